@@ -8,7 +8,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
-	"github.com/layer-locality/layer-locality/cmd/layer-extender/prometheus"
 	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/congestion"
@@ -19,12 +18,11 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/packing"
 	"github.com/layer-locality/layer-locality/scheduler/safe"
 	"github.com/layer-locality/layer-locality/scheduler/template"
-	"github.com/layer-locality/layer-locality/scheduler/usage"
 )
 
 // names returns the names of all agents.
 func names() (names []string) {
-	kinds, _ := agents(nil)
+	kinds, _ := agents()
 	for _, kind := range kinds {
 		names = append(names, kind.Name)
 	}
@@ -32,8 +30,7 @@ func names() (names []string) {
 }
 
 // agents returns the agents there are, and the handlers of their debug endpoints by path.
-// What nodes use is known from the source; if it is nil, from their annotations.
-func agents(source *prometheus.Source) ([]agent.Kind, map[string]http.Handler) {
+func agents() ([]agent.Kind, map[string]http.Handler) {
 	layers := layerlocality.NewFactory(layerlocality.WithImageSource(
 		func(_ context.Context, handle fwk.Handle) (locality.ImageSource, error) {
 			source, err := imagemanifests.NewSource(handle.KubeConfig())
@@ -49,11 +46,7 @@ func agents(source *prometheus.Source) ([]agent.Kind, map[string]http.Handler) {
 			}
 			return source.RequireSync(), nil
 		}))
-	var options []safe.Option
-	if source != nil {
-		options = append(options, safe.WithSource(func(context.Context) (usage.Source, error) { return source, nil }))
-	}
-	rated, packed := safe.NewFactory(options...), packing.NewFactory()
+	rated, packed := safe.NewFactory(), packing.NewFactory()
 	return []agent.Kind{
 			{Name: "layers", Plugin: layerlocality.Name, New: withoutWaiting(layers.New), Expects: true},
 			{Name: "safe-overload", Plugin: safe.Name, New: scoring(config.ScoreOverload, rated.New), RoundsDown: true},

@@ -24,11 +24,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/layer-locality/layer-locality/cmd/layer-extender/prometheus"
 	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/extender/expectedpods"
 	"github.com/layer-locality/layer-locality/extender/host"
@@ -39,7 +39,6 @@ var without = []string{"safe-overload", "safe-balance", "packing", "congestion",
 
 // settings are those of serve. The zero value has none.
 type settings struct {
-	source  *prometheus.Source
 	plugins []agent.PluginConfig
 	clock   clock.PassiveClock // nil means the real one
 	logger  klog.Logger
@@ -49,7 +48,7 @@ type settings struct {
 func serve(t testing.TB, with settings, objects ...runtime.Object) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), with.logger))
-	kinds, debug := agents(with.source)
+	kinds, debug := agents()
 	kinds, err := host.Choose(kinds, without)
 	if err != nil {
 		t.Fatal(err)
@@ -266,7 +265,7 @@ func TestOthersGolden(t *testing.T) {
 // TestVariables has the variables of the ancestor: below a file, above defaults.
 func TestVariables(t *testing.T) {
 	type configs = []agent.PluginConfig
-	all, _ := agents(nil)
+	all, _ := agents()
 	only, err := host.Choose(all, []string{"layers"})
 	if err != nil {
 		t.Fatal(err)
@@ -311,22 +310,47 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestArgumentsAreRefused: by the name of the agent and of the argument.
+// TestArgumentsAreRefused: an agent with wrong arguments answers by the name of its plugin and of the
+// argument, and is in the log; the others run, whatever plugins there are arguments for. Without others,
+// nothing runs.
 func TestArgumentsAreRefused(t *testing.T) {
 	for plugin, c := range map[string]struct {
 		args map[string]any
 		want string
+		path []string // of its agents, by all names
 	}{
-		"Safe": {map[string]any{"riskPercent": 101}, "riskPercent"}, "Packing": {map[string]any{"resources": []any{"disk"}}, "resources[0]"}, "Congestion": {map[string]any{"maxFactor": 0}, "maxFactor"},
+		"Safe":       {map[string]any{"riskPercent": 101}, "riskPercent", []string{"predicates/safe-overload", "priorities/safe-overload", "preempt/safe-overload", "priorities/safe-balance"}},
+		"Packing":    {map[string]any{"resources": []any{"disk"}}, "resources[0]", []string{"priorities/packing", "priorities/pigeon-holing"}},
+		"Congestion": {map[string]any{"maxFactor": 0}, "maxFactor", []string{"priorities/congestion"}},
 	} {
-		kinds, _ := agents(nil)
-		kinds, err := host.Choose(kinds, without)
-		if err != nil {
-			t.Fatal(err)
+		configs := []agent.PluginConfig{{Name: plugin, Args: c.args}, {Name: "Sfae"}, {Name: "LayerLocality"}}
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		url := serve(t, settings{plugins: configs, logger: logger}, nodeWith("n1", "1Gi", nil))
+		for _, path := range c.path {
+			response, err := http.Post(url+"/scheduler/"+path, "application/json", strings.NewReader("{}"))
+			must(t, err)
+			text, err := io.ReadAll(response.Body)
+			must(t, err)
+			response.Body.Close()
+			if response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), c.want) || !strings.Contains(string(text), plugin) {
+				t.Errorf("%s: %s %s, want %s", path, response.Status, text, c.want)
+			}
 		}
-		_, err = host.New(t.Context(), host.Config{Client: fake.NewClientset(), Kinds: kinds, MaxScore: 10, PluginConfig: []agent.PluginConfig{{Name: plugin, Args: c.args}}})
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), plugin) {
-			t.Errorf("%s: %v, want %s", plugin, err, c.want)
+		for _, name := range without {
+			if !slices.Contains(c.path, "priorities/"+name) {
+				scores(t, url, name, podWith("p", "", "", ""), "n1")
+			}
+		}
+		text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		for _, want := range []string{"An agent does not run", c.want, `no agent that is to run has their plugin plugin="Sfae"`, `plugin="LayerLocality"`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: the log has no %s:\n%.3000s", plugin, want, text)
+			}
+		}
+		kinds, _ := agents()
+		kinds = slices.DeleteFunc(kinds, func(k agent.Kind) bool { return k.Plugin != plugin })
+		if _, err := host.New(t.Context(), host.Config{Client: fake.NewClientset(), Kinds: kinds, MaxScore: 10, PluginConfig: configs[:1]}); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), plugin) {
+			t.Errorf("%s alone: %v, want %s", plugin, err, c.want)
 		}
 	}
 }

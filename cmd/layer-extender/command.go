@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,22 +10,19 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"slices"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/version"
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 
-	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/extender/host"
 	"github.com/layer-locality/layer-locality/extender/metrics"
-	"github.com/layer-locality/layer-locality/scheduler/safe"
 )
 
 func newCommand() *cobra.Command {
@@ -44,7 +42,19 @@ func newCommand() *cobra.Command {
 	}
 	o.addTo(cmd.Flags())
 	verflag.AddFlags(cmd.Flags())
+	cmd.AddCommand(newAnnotateCommand())
 	return cmd
+}
+
+// connect returns a client of the apiserver: by the kubeconfig file, $KUBECONFIG or the pod's service account.
+func connect(kubeconfig string) (*rest.Config, kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", cmp.Or(kubeconfig, os.Getenv("KUBECONFIG")))
+	if err != nil {
+		return nil, nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	config.UserAgent = "layer-extender/" + version.Get().GitVersion
+	client, err := kubernetes.NewForConfig(config)
+	return config, client, err
 }
 
 const (
@@ -64,17 +74,9 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	source, err := o.source()
-	if err != nil {
-		return err
-	}
-	kinds, debugPages := agents(source)
+	kinds, debugPages := agents()
 	if kinds, err = host.Choose(kinds, o.agents); err != nil {
 		return fmt.Errorf("--agents: %w", err)
-	}
-	if source != nil && !slices.ContainsFunc(kinds, func(k agent.Kind) bool { return k.Plugin == safe.Name }) {
-		logger.Info("--prometheus-address is left out: it is for agents that do not run (--agents)")
-		source = nil
 	}
 	plugins, err := o.plugins()
 	if err != nil {
@@ -85,17 +87,10 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfigPath())
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	config.UserAgent = "layer-extender/" + version.Get().GitVersion
-	client, err := kubernetes.NewForConfig(config)
+	config, client, err := connect(o.kubeconfig)
 	if err != nil {
 		return err
 	}
-	var asking sync.WaitGroup
-	defer asking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if os.Getenv("GOGC") == "" {
@@ -127,9 +122,6 @@ func (o *options) run(ctx context.Context) error {
 		}
 	}()
 	h.Start(ctx)
-	if source != nil {
-		asking.Go(func() { source.Run(ctx) })
-	}
 	logger.Info("Serving", "address", listener.Addr(), "agents", o.agents, "maxScore", o.maxScore, "tls", secure != nil, "version", version.Get().GitVersion)
 	select {
 	case err = <-ended:

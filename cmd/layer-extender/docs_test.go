@@ -8,24 +8,31 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/layer-locality/layer-locality/cmd/layer-extender/prometheus"
+	"github.com/layer-locality/layer-locality/scheduler/usage"
 )
 
 // TestDocumentation: docs/extender.md has every flag, agent, variable and default query.
 func TestDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/extender.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := func(what string) {
-		t.Helper()
-		if !strings.Contains(string(text), what) {
-			t.Errorf("docs/extender.md does not say: %s", what)
+	in := func(page string) (want func(what string)) {
+		text, err := os.ReadFile("../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func(what string) {
+			t.Helper()
+			if !strings.Contains(string(text), what) {
+				t.Errorf("docs/%s does not say: %s", page, what)
+			}
 		}
 	}
-	o, flags := &options{}, pflag.NewFlagSet("", pflag.ContinueOnError)
+	want, ofUsage := in("extender.md"), in("node-usage.md")
+	o, flags, annotates := &options{}, pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.addTo(flags)
 	flags.VisitAll(func(flag *pflag.Flag) { want("`--" + flag.Name + "`") })
-	kinds, debug := agents(nil)
+	(&annotateOptions{}).addTo(annotates)
+	annotates.VisitAll(func(flag *pflag.Flag) { ofUsage("`--" + flag.Name + "`") })
+	ofUsage("`" + usage.Until + "`")
+	kinds, debug := agents()
 	for _, kind := range kinds {
 		for _, name := range kind.Names() {
 			want("`" + name + "`")
@@ -39,7 +46,7 @@ func TestDocumentation(t *testing.T) {
 	}
 	for name, query := range prometheus.Queries() {
 		if query != "" {
-			want("| `" + name + "` | `" + query + "` |")
+			ofUsage("| `" + name + "` | `" + query + "` |")
 		}
 	}
 }

@@ -1,20 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
-	"github.com/layer-locality/layer-locality/cmd/layer-extender/prometheus"
 	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/extender/handler"
 )
@@ -30,15 +25,13 @@ type options struct {
 	certFile     string
 	keyFile      string
 	clientCA     string
-	prometheus   prometheus.Config
-	queries      []string
 }
 
 const (
 	defaultAddress = "127.0.0.1"
 	defaultPort    = 5401
-	defaultWindow  = 15 * time.Minute
-	defaultLabel   = "node"
+	// defaultLevel of the log has what agents refuse.
+	defaultLevel = "2"
 )
 
 func (o *options) addTo(f *pflag.FlagSet) {
@@ -51,12 +44,6 @@ func (o *options) addTo(f *pflag.FlagSet) {
 	f.StringVar(&o.certFile, "tls-cert-file", "", "certificate to serve HTTPS with, and not HTTP; it is read again when a client connects")
 	f.StringVar(&o.keyFile, "tls-private-key-file", "", "key of that certificate")
 	f.StringVar(&o.clientCA, "client-ca-file", "", "certificate authorities: only clients with a certificate of them are answered, except on /livez, /readyz and /version")
-	f.StringVar(&o.prometheus.Address, "prometheus-address", "", "URL of a Prometheus server with what nodes use, for the agents safe-overload and safe-balance; without, annotations of nodes have it")
-	f.DurationVar(&o.prometheus.Window, "prometheus-window", defaultWindow, fmt.Sprintf("time over which mean and deviation are computed, %s to %s", prometheus.MinWindow, prometheus.MaxWindow))
-	f.StringVar(&o.prometheus.NodeLabel, "prometheus-node-label", defaultLabel, "label of series with the name of the node")
-	f.StringArrayVar(&o.queries, "prometheus-query", nil, "NAME=QUERY: a query in place of the default one of a statistic, which is one of "+strings.Join(slices.Sorted(maps.Keys(prometheus.Queries())), ", ")+"; in cores and bytes that are used; may be given several times")
-	f.StringVar(&o.prometheus.TokenFile, "prometheus-token-file", "", "file with the bearer token for Prometheus")
-	f.StringVar(&o.prometheus.CAFile, "prometheus-ca-file", "", "certificate authorities of Prometheus; without, those of the system")
 }
 
 // apply sets flags that are not given from the environment variables of the ancestor of
@@ -89,6 +76,9 @@ func (o *options) apply(f *pflag.FlagSet, lookup func(string) (string, bool), wa
 		}
 		return level, nil
 	})
+	if !f.Changed("v") {
+		_ = f.Set("v", defaultLevel) // a number
+	}
 }
 
 // address returns where to listen. An error names the flag that is wrong, and the way out.
@@ -127,30 +117,3 @@ func (o *options) plugins() ([]agent.PluginConfig, error) {
 	}
 	return configs, nil
 }
-
-// source returns the source of what nodes use; nil if --prometheus-address is not set.
-func (o *options) source() (*prometheus.Source, error) {
-	config := o.prometheus
-	if config.Address == "" {
-		if len(o.queries) > 0 {
-			return nil, errors.New("--prometheus-query: there is no Prometheus to ask: set --prometheus-address")
-		}
-		return nil, nil
-	}
-	config.Queries = map[string]string{}
-	for _, text := range o.queries {
-		name, query, ok := strings.Cut(text, "=")
-		if !ok {
-			return nil, fmt.Errorf("--prometheus-query=%q: want NAME=QUERY", text)
-		}
-		config.Queries[name] = query
-	}
-	source, err := prometheus.New(config)
-	if err != nil {
-		return nil, fmt.Errorf("--prometheus-...: %w", err)
-	}
-	return source, nil
-}
-
-// kubeconfigPath returns the kubeconfig to use; empty for the pod's service account.
-func (o *options) kubeconfigPath() string { return cmp.Or(o.kubeconfig, os.Getenv("KUBECONFIG")) }

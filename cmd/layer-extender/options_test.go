@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -65,15 +64,17 @@ func TestEnvironment(t *testing.T) {
 		port        int
 		v, warns    string
 	}{
-		{nil, nil, 5401, "0", ""},
+		{nil, nil, 5401, "2", ""},
 		{map[string]string{"HTTP_PORT": "80", "LOG_LEVEL": "debug"}, nil, 80, "4", ""},
 		{map[string]string{"HTTP_PORT": "80", "LOG_LEVEL": "TRACE"}, []string{"--port=81", "--v=3"}, 81, "3", ""},
-		{map[string]string{"HTTP_PORT": "eighty"}, nil, 5401, "0", `HTTP_PORT="eighty"`},
-		{map[string]string{"HTTP_PORT": "0"}, nil, 5401, "0", "want a port"},
-		{map[string]string{"HTTP_PORT": ""}, nil, 5401, "0", ""},
-		{map[string]string{"LOG_LEVEL": "LOUD"}, nil, 5401, "0", "want TRACE"},
+		{map[string]string{"HTTP_PORT": "eighty"}, nil, 5401, "2", `HTTP_PORT="eighty"`},
+		{map[string]string{"HTTP_PORT": "0"}, nil, 5401, "2", "want a port"},
+		{map[string]string{"HTTP_PORT": ""}, nil, 5401, "2", ""},
+		{map[string]string{"LOG_LEVEL": "LOUD"}, nil, 5401, "2", "want TRACE"},
 		{map[string]string{"LOG_LEVEL": "ALERT"}, nil, 5401, "0", ""},
-		{map[string]string{"POLICY_OBJECTIVE": "A_BINPACK"}, nil, 5401, "0", ""},
+		{map[string]string{"LOG_LEVEL": "ALERT"}, []string{"--v=2"}, 5401, "2", ""},
+		{nil, []string{"--v=0"}, 5401, "0", ""},
+		{map[string]string{"POLICY_OBJECTIVE": "A_BINPACK"}, nil, 5401, "2", ""},
 	} {
 		o, f, warnings := parse(t, c.environment, c.args...)
 		if o.port != c.port || f.Lookup("v").Value.String() != c.v {
@@ -105,28 +106,6 @@ func TestPluginConfigFile(t *testing.T) {
 	}
 	if got, err := (&options{}).plugins(); got != nil || err != nil {
 		t.Errorf("no flag: %v %v", got, err)
-	}
-}
-
-// TestSource has the flags of Prometheus.
-func TestSource(t *testing.T) {
-	const address = "--prometheus-address=http://localhost:9090"
-	for _, c := range []struct {
-		args []string
-		want string // of the error; "none": no source
-	}{
-		{nil, "none"}, {[]string{address}, ""}, {[]string{address, "--prometheus-query=cpu-mean=a{b=\"c\"},d", "--prometheus-query=cpu-forecast=e", "--prometheus-window=1m"}, ""},
-		{[]string{"--prometheus-query=cpu-mean=a"}, "set --prometheus-address"}, {[]string{address, "--prometheus-query=a"}, "want NAME=QUERY"},
-		{[]string{address, "--prometheus-query=cpu=a"}, "the query \"cpu\""}, {[]string{address, "--prometheus-window=1s"}, "--prometheus-...: the window 1s"},
-		{[]string{address, "--prometheus-node-label="}, "the label"}, {[]string{"--prometheus-address=localhost"}, "want a URL"},
-	} {
-		o, _, _ := parse(t, nil, c.args...)
-		source, err := o.source()
-		switch got := fmt.Sprint(err); {
-		case c.want == "none" && (source != nil || err != nil), c.want == "" && (source == nil || err != nil),
-			c.want != "none" && c.want != "" && !strings.Contains(got, c.want):
-			t.Errorf("%v: %v %v, want %q", c.args, source, err, c.want)
-		}
 	}
 }
 

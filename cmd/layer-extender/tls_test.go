@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
 )
 
@@ -153,50 +151,6 @@ func ready(t *testing.T, ask func() (status int, body string, err error)) {
 			t.Fatalf("not ready after a minute: %d %s %v", status, body, err)
 		}
 	}
-}
-
-// TestPrometheusIsAsked runs the program with and without an agent that needs Prometheus.
-func TestPrometheusIsAsked(t *testing.T) {
-	for agent, want := range map[string]bool{"safe-balance": true, "template": false} {
-		var asked atomic.Int32
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			asked.Add(1)
-			http.Error(w, "on purpose", http.StatusInternalServerError)
-		}))
-		defer server.Close()
-		before := queries(t)
-		t.Run(agent, func(t *testing.T) {
-			hostPort := start(t, net.IPv4(127, 54, 1, 2), "--kubeconfig="+emptyCluster(t), "--agents="+agent, "--prometheus-address="+server.URL)
-			ready(t, func() (int, string, error) {
-				response, err := http.Get("http://" + hostPort + "/readyz")
-				if err != nil {
-					return 0, "", err
-				}
-				return response.StatusCode, "", response.Body.Close()
-			})
-			eventually(t, "Prometheus is asked", func() bool { return !want || asked.Load() > 0 })
-		})
-		// The program has ended, and counts what it asked when it had to end.
-		if counted := queries(t) - before; (asked.Load() > 0) != want || (counted > 0) != want {
-			t.Errorf("agent %s: asked %d times, %v queries counted", agent, asked.Load(), counted)
-		}
-	}
-}
-
-// queries returns how many queries to Prometheus this process counted, of all statistics and
-// with all results.
-func queries(t *testing.T) (sum float64) {
-	t.Helper()
-	families, err := legacyregistry.DefaultGatherer.Gather()
-	must(t, err)
-	for _, family := range families {
-		if family.GetName() == "layer_extender_prometheus_queries_total" {
-			for _, metric := range family.GetMetric() {
-				sum += metric.GetCounter().GetValue()
-			}
-		}
-	}
-	return sum
 }
 
 // TestAuthorities runs the program with a certificate that one authority signed, for clients

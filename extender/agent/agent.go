@@ -16,6 +16,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -337,6 +339,12 @@ type Rejection struct {
 // Filter returns for each node why the pod cannot go there. A node that is not known is one
 // that it cannot go to.
 func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Rejection, error) {
+	return a.FilterWithout(ctx, pod, names, nil)
+}
+
+// FilterWithout is Filter as if pods had left the nodes, which a scheduler would remove: those with the
+// UIDs at the index of each node; nil: none from any.
+func (a *Agent) FilterWithout(ctx context.Context, pod *v1.Pod, names []string, victims []sets.Set[types.UID]) ([]Rejection, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -361,6 +369,8 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 		case !status.IsSuccess():
 		case !result.AllNodes() && !result.NodeNames.Has(node.Node().Name):
 			each = fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "excluded by "+a.Plugin)
+		case victims != nil:
+			each = a.filterWithoutLocked(ctx, state.Clone(), pod, node.Snapshot(), victims[indexes[i]])
 		default:
 			each = a.framework.RunFilterPlugins(ctx, state, pod, node)
 		}
@@ -373,6 +383,22 @@ func (a *Agent) Filter(ctx context.Context, pod *v1.Pod, names []string) ([]Reje
 		}
 	}
 	return rejections, nil
+}
+
+// filterWithoutLocked filters a node that victims have left. It changes the state and the node.
+func (a *Agent) filterWithoutLocked(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo, victims sets.Set[types.UID]) *fwk.Status {
+	for _, victim := range slices.Clone(node.GetPods()) {
+		if !victims.Has(victim.GetPod().UID) {
+			continue
+		}
+		if err := node.RemovePod(klog.FromContext(ctx), victim.GetPod()); err != nil {
+			return fwk.AsStatus(err)
+		}
+		if status := a.framework.RunPreFilterExtensionRemovePod(ctx, state, pod, victim, node); !status.IsSuccess() {
+			return status
+		}
+	}
+	return a.framework.RunFilterPlugins(ctx, state, pod, node)
 }
 
 // reason returns why a node is rejected; never empty.
@@ -465,7 +491,7 @@ func (a *Agent) expectLocked(ctx context.Context, state fwk.CycleState, pod *v1.
 		return
 	}
 	if status := a.framework.RunReservePluginsReserve(ctx, state, pod, node); !status.IsSuccess() {
-		klog.FromContext(ctx).Error(status.AsError(), "A pod is not expected on its best node", "agent", a.Name, "pod", klog.KObj(pod), "node", node)
+		klog.FromContext(ctx).Error(status.AsError(), "A pod is not expected on its best node", "node", klog.KRef("", node))
 		a.framework.RunReservePluginsUnreserve(ctx, state, pod, node)
 		return
 	}

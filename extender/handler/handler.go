@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -19,12 +20,15 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/extender/metrics"
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 )
 
 // Prefix begins the paths of verbs: it is the path of an extender's urlPrefix.
@@ -34,7 +38,21 @@ const Prefix = "/scheduler/"
 const (
 	Priorities = "priorities"
 	Predicates = "predicates"
+	Preempt    = "preempt"
 )
+
+var verbs = []string{Priorities, Predicates, Preempt}
+
+// serves reports whether an agent has a verb.
+func serves(a *agent.Agent, verb string) bool {
+	switch verb {
+	case Priorities:
+		return a.Scores()
+	case Predicates, Preempt:
+		return a.Filters()
+	}
+	return false
+}
 
 const (
 	// MaxBody is how many bytes a request may have.
@@ -64,6 +82,7 @@ const clientGone = 499
 type Handler struct {
 	logger   klog.Logger
 	agents   map[string]*agent.Agent // by all names
+	broken   map[string]error        // why agents do not run, by all names
 	names    []string                // "priorities/layers", ...
 	maxScore int64
 	warned   sync.Map // names of agents that were asked with whole Nodes
@@ -71,22 +90,18 @@ type Handler struct {
 	working  chan struct{}
 }
 
-// New returns a Handler for the paths below Prefix. maxScore is the answer for a score of
-// 100, from 1 to LimitMaxScore.
-func New(logger klog.Logger, agents []*agent.Agent, maxScore int64) (*Handler, error) {
+// New returns a Handler for the paths below Prefix. broken has why agents do not run, by all of their
+// names. maxScore is the answer for a score of 100, from 1 to LimitMaxScore.
+func New(logger klog.Logger, agents []*agent.Agent, broken map[string]error, maxScore int64) (*Handler, error) {
 	if maxScore < 1 || maxScore > LimitMaxScore {
 		return nil, fmt.Errorf("the best score %d: want 1 to %d", maxScore, LimitMaxScore)
 	}
-	h := &Handler{logger: logger, agents: map[string]*agent.Agent{}, maxScore: maxScore, working: make(chan struct{}, maxWorking)}
+	h := &Handler{logger: logger, agents: map[string]*agent.Agent{}, broken: broken, maxScore: maxScore, working: make(chan struct{}, maxWorking)}
 	for _, a := range agents {
-		var verbs []string
-		if a.Scores() {
-			verbs = append(verbs, Priorities)
-		}
-		if a.Filters() {
-			verbs = append(verbs, Predicates)
-		}
 		for _, verb := range verbs {
+			if !serves(a, verb) {
+				continue
+			}
 			metrics.Requests.WithLabelValues(a.Name, verb, strconv.Itoa(http.StatusOK)) // begin at 0
 			for _, name := range a.Names() {
 				h.names = append(h.names, verb+"/"+name)
@@ -130,10 +145,10 @@ func (h *Handler) Refused(r *http.Request, code int) {
 	verb, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, Prefix), "/")
 	if a := h.agents[name]; a != nil {
 		name = a.Name
-	} else {
+	} else if h.broken[name] == nil { // it is one of ours, by any of its names
 		name = unknown
 	}
-	if verb != Priorities && verb != Predicates {
+	if !slices.Contains(verbs, verb) {
 		verb = unknown
 	}
 	metrics.Requests.WithLabelValues(name, verb, strconv.Itoa(code)).Inc()
@@ -143,7 +158,12 @@ func (h *Handler) Refused(r *http.Request, code int) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	verb, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, Prefix), "/")
 	a := h.agents[name]
-	if a == nil || verb != Priorities && verb != Predicates || verb == Priorities && !a.Scores() || verb == Predicates && !a.Filters() {
+	if err := h.broken[name]; err != nil {
+		http.Error(w, "the agent does not run: "+err.Error(), http.StatusServiceUnavailable)
+		h.Refused(r, http.StatusServiceUnavailable)
+		return
+	}
+	if a == nil || !serves(a, verb) {
 		http.Error(w, "no such verb; there are: "+strings.Join(h.names, ", "), http.StatusNotFound)
 		h.Refused(r, http.StatusNotFound)
 		return
@@ -206,6 +226,13 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, a *agent.Agent,
 		return nil, r.Context().Err()
 	}
 	*began = time.Now()
+	if objects := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("[")); objects > maxObjects {
+		return nil, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has %d objects and lists, more than %d: set nodeCacheCapable: true for this extender, so that kube-scheduler sends names and not whole objects", objects, maxObjects)}
+	}
+	logger := h.logger.WithValues("agent", a.Name, "verb", verb)
+	if verb == Preempt {
+		return h.preempt(klog.NewContext(r.Context(), logger), a, body)
+	}
 	args, names, err := decode(body)
 	if err != nil {
 		return nil, err
@@ -213,7 +240,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, a *agent.Agent,
 	if args.NodeNames == nil {
 		h.warn(a, verb)
 	}
-	ctx := klog.NewContext(r.Context(), h.logger)
+	ctx := klog.NewContext(r.Context(), logger.WithValues("pod", klog.KObj(args.Pod)))
 	if verb == Predicates {
 		return h.filter(ctx, a, args, names)
 	}
@@ -242,7 +269,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, rel
 		case errors.Is(err, io.EOF):
 			return body, release, nil
 		case errors.As(err, &large):
-			return nil, release, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d bytes: set nodeCacheCapable: true for this extender, so that kube-scheduler sends the names of nodes and not the nodes", MaxBody)}
+			return nil, release, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has more than %d bytes: set nodeCacheCapable: true for this extender, so that kube-scheduler sends names and not whole objects", MaxBody)}
 		case err != nil:
 			return nil, release, bad("the request ends early: %v", err)
 		}
@@ -252,9 +279,6 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, rel
 // decode reads a request, and returns the names of the nodes, each once.
 func decode(body []byte) (*extenderv1.ExtenderArgs, []string, error) {
 	args := &extenderv1.ExtenderArgs{}
-	if objects := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("[")); objects > maxObjects {
-		return nil, nil, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("the request has %d objects and lists, more than %d: set nodeCacheCapable: true for this extender, so that kube-scheduler sends the names of nodes and not the nodes", objects, maxObjects)}
-	}
 	if !decodeNames(body, args) {
 		*args = extenderv1.ExtenderArgs{}
 		if err := json.Unmarshal(body, args); err != nil {
@@ -320,6 +344,7 @@ func (h *Handler) prioritize(ctx context.Context, a *agent.Agent, pod *v1.Pod, n
 	if scores.Tied && scores.Of[scores.Best] < h.maxScore {
 		scores.Of[scores.Best]++
 	}
+	decisions.LogScores(klog.FromContext(ctx), "Scored nodes", len(names), func(i int) (string, int64) { return names[i], scores.Of[i] })
 	return encodePriorities(names, scores.Of), nil
 }
 
@@ -328,6 +353,7 @@ func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.E
 	if err != nil {
 		return nil, err
 	}
+	logRejections(klog.FromContext(ctx), "Refused nodes", "Filtered nodes", names, rejections)
 	if args.NodeNames != nil {
 		return encodeFiltered(names, rejections), nil
 	}
@@ -349,4 +375,97 @@ func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.E
 		}
 	}
 	return json.Marshal(result)
+}
+
+// preempt returns the candidates of a scheduler that would remove victims, without the nodes that the
+// agent's filter refuses although they have left: there, they would leave in vain.
+func (h *Handler) preempt(ctx context.Context, a *agent.Agent, body []byte) ([]byte, error) {
+	var args extenderv1.ExtenderPreemptionArgs
+	if err := json.Unmarshal(body, &args); err != nil {
+		return nil, bad("the request is no ExtenderPreemptionArgs in JSON: %v", err)
+	}
+	if args.Pod == nil {
+		return nil, bad("the request has no Pod")
+	}
+	candidates := args.NodeNameToMetaVictims
+	if candidates == nil {
+		if args.NodeNameToVictims == nil {
+			return nil, bad("the request has neither NodeNameToMetaVictims nor NodeNameToVictims")
+		}
+		h.warn(a, Preempt)
+		candidates = metaVictims(args.NodeNameToVictims)
+	}
+	logger := klog.FromContext(ctx).WithValues("pod", klog.KObj(args.Pod))
+	ctx = klog.NewContext(ctx, logger)
+	names := slices.Sorted(maps.Keys(candidates))
+	victims := make([]sets.Set[types.UID], len(names))
+	for i, name := range names {
+		victims[i] = sets.New[types.UID]()
+		if candidates[name] == nil {
+			continue
+		}
+		for _, pod := range candidates[name].Pods {
+			if pod != nil {
+				victims[i].Insert(types.UID(pod.UID))
+			}
+		}
+	}
+	rejections, err := a.FilterWithout(ctx, args.Pod, names, victims)
+	if err != nil {
+		return nil, err
+	}
+	logRejections(logger, "Refused nodes for preemption: removing the victims would not help", "Filtered nodes for preemption", names, rejections)
+	for i, name := range names {
+		if rejections[i].Reason != "" {
+			delete(candidates, name)
+		}
+	}
+	return json.Marshal(extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: candidates})
+}
+
+// logRejections logs what a filter answers: how many nodes it refuses, by reason, if any; the first of
+// those that it does not refuse; each node.
+func logRejections(logger klog.Logger, refused, filtered string, names []string, rejections []agent.Rejection) {
+	logger = logger.WithCallDepth(1)
+	if !logger.V(decisions.Refusals).Enabled() {
+		return
+	}
+	const most = 5 // as of scores
+	reasons, pass, first := map[string]int{}, 0, []string{}
+	for i, name := range names {
+		if why := rejections[i].Reason; why != "" {
+			reasons[why]++
+			continue
+		}
+		if pass++; len(first) < most {
+			first = append(first, name)
+		}
+	}
+	if len(reasons) > 0 {
+		logger.V(decisions.Refusals).Info(refused, "nodes", len(names), "refused", len(names)-pass, "reasons", reasons)
+	}
+	logger.V(decisions.Pods).Info(filtered, "nodes", len(names), "pass", pass, "first", first)
+	if each := logger.V(decisions.Nodes); each.Enabled() {
+		for i, name := range names {
+			each.Info("Filtered a node", "node", klog.KRef("", name), "pass", rejections[i].Reason == "", "reason", rejections[i].Reason)
+		}
+	}
+}
+
+// metaVictims returns whom a scheduler without names of nodes would remove, as the answer has them.
+func metaVictims(of map[string]*extenderv1.Victims) map[string]*extenderv1.MetaVictims {
+	all := map[string]*extenderv1.MetaVictims{}
+	for name, victims := range of {
+		meta := &extenderv1.MetaVictims{}
+		if victims != nil {
+			meta.NumPDBViolations = victims.NumPDBViolations
+			for _, pod := range victims.Pods {
+				if pod != nil {
+					meta.Pods = append(meta.Pods, &extenderv1.MetaPod{UID: string(pod.UID)})
+				}
+			}
+		}
+		all[name] = meta
+	}
+	return all
 }

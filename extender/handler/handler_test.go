@@ -21,6 +21,7 @@ import (
 	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	basemetrics "k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2"
@@ -29,8 +30,12 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/interpodaffinity"
 
+	"github.com/layer-locality/layer-locality/extender/agent"
 	"github.com/layer-locality/layer-locality/extender/handler"
 	"github.com/layer-locality/layer-locality/extender/internal/fixture"
 	"github.com/layer-locality/layer-locality/extender/metrics"
@@ -58,7 +63,7 @@ func serve(t testing.TB, nodes int, maxScore int64, filters bool) *server {
 	if _, fuzzing := t.(*testing.F); !fuzzing {
 		s.logger = ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	}
-	h, err := handler.New(s.logger, list(a), maxScore)
+	h, err := handler.New(s.logger, list(a), nil, maxScore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +165,7 @@ func TestRounding(t *testing.T) {
 		}
 	}
 	for _, wrong := range []int64{-1, 0, 101} {
-		if _, err := handler.New(klog.Background(), nil, wrong); err == nil {
+		if _, err := handler.New(klog.Background(), nil, nil, wrong); err == nil {
 			t.Errorf("--max-score=%d is accepted", wrong)
 		}
 	}
@@ -548,6 +553,141 @@ func TestConnections(t *testing.T) {
 	}
 	s.CloseClientConnections()
 	fixture.Eventually(t, "connections are closed", func() bool { return counter(t, closed) > gone })
+}
+
+// TestPreempt has Kubernetes' own client ask for candidates of preemption, by names and with whole pods,
+// for a pod that must not be beside others: nodes on which one of these stays are dropped, although
+// the filter's answer for them now is that removing pods may help.
+func TestPreempt(t *testing.T) {
+	objects, _ := fixture.Nodes(5)
+	nodes := []*v1.Node{}
+	for _, object := range objects {
+		node := object.(*v1.Node)
+		node.Labels = map[string]string{v1.LabelHostname: node.Name}
+		nodes = append(nodes, node)
+	}
+	victims, pods := map[string]*extenderv1.Victims{}, []*v1.Pod{}
+	for _, c := range []struct {
+		name, node   string
+		same, leaves bool
+	}{
+		{"a", "n1", true, true},
+		{"b", "n2", true, true}, {"c", "n2", true, false},
+		{"d", "n3", false, true}, {"e", "n3", true, false},
+		{"f", "n4", false, true}, {"g", "n4", false, false},
+		{"h", "unknown", false, true},
+	} {
+		pod := fixture.Pod(c.name, "app")
+		if pod.Spec.NodeName = c.node; c.same {
+			pod.Labels = map[string]string{"app": "same"}
+		}
+		if pods, objects = append(pods, pod), append(objects, pod); c.leaves {
+			victims[c.node] = &extenderv1.Victims{Pods: list(pod), NumPDBViolations: 1}
+		}
+	}
+	snapshot := cache.NewSnapshot(pods, append(nodes, fixture.Node("unknown"))) // the scheduler's: it knows more
+	cluster := fixture.NewCluster(t, objects...)
+	a := cluster.Agent(t, agent.Kind{Name: "apart", Plugin: interpodaffinity.Name, New: func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		return interpodaffinity.New(ctx, args, handle, feature.Features{})
+	}}, nil)
+	cluster.Follow(t, a)
+	h, err := handler.New(ktesting.NewLogger(t, ktesting.NewConfig()), list(a), nil, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	apart := fixture.Pod("apart", "app")
+	apart.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: list(v1.PodAffinityTerm{
+		TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "same"}},
+	})}}
+	for _, names := range []bool{true, false} {
+		client, err := scheduler.NewHTTPExtender(&config.Extender{
+			URLPrefix: server.URL + "/scheduler", FilterVerb: "predicates/apart", PreemptVerb: "preempt/apart", NodeCacheCapable: names, HTTPTimeout: metav1.Duration{Duration: time.Minute},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		infos, err := snapshot.NodeInfos().List()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, failed, unresolvable, err := client.Filter(apart, infos)
+		if resolvable := slices.Sorted(maps.Keys(failed)); err != nil || !slices.Equal(resolvable, list("n1", "n2", "n3")) || len(unresolvable) != 1 {
+			t.Errorf("names %t: filtered %v and %v: %v", names, failed, unresolvable, err)
+		}
+		left, err := client.ProcessPreemption(apart, victims, snapshot.NodeInfos())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for node, want := range map[string]string{"n1": "a", "n4": "f"} {
+			if got := left[node]; got == nil || got.NumPDBViolations != 1 || len(got.Pods) != 1 || got.Pods[0].Name != want {
+				t.Errorf("names %t: %s: %+v, want %s", names, node, got, want)
+			}
+		}
+		if len(left) != 2 {
+			t.Errorf("names %t: %v, want n1 and n4", names, left)
+		}
+	}
+}
+
+// TestLog has what the log says of each verb, by its level: what is refused and why, then the best five of
+// each answer, then each node; with the pod and the agent.
+func TestLog(t *testing.T) {
+	s := serve(t, 7, 10, true)
+	s.plugin.OnScore = func(_ *v1.Pod, node string) int64 { return 10 * int64(node[1]-'0') }
+	s.plugin.OnFilter = func(_ *v1.Pod, node string) string {
+		return map[string]string{"n2": "too hot", "n3": "too hot", "n6": "too cold"}[node]
+	}
+	a := s.cluster.Agent(t, s.plugin.Kind("logged"), nil)
+	fixture.Eventually(t, "the agent has synced", a.HasSynced)
+	pod := fixture.Pod("asked-about", "app")
+	const (
+		who           = `pod="default/asked-about"`
+		refuses       = `Refused nodes agent="logged" verb="predicates" ` + who + ` nodes=7 refused=3 reasons={"too cold":1,"too hot":2}`
+		inVain        = `Refused nodes for preemption: removing the victims would not help agent="logged" verb="preempt" ` + who + ` nodes=2 refused=1 reasons={"too hot":1}`
+		passes        = `Filtered nodes agent="logged" verb="predicates" ` + who + ` nodes=7 pass=4 first=["n1","n4","n5","n7"]`
+		candidates    = `Filtered nodes for preemption agent="logged" verb="preempt" ` + who + ` nodes=2 pass=1 first=["n1"]`
+		bestFive      = `Scored nodes agent="logged" verb="priorities" ` + who + ` nodes=7 best=[{"node":"n7","score":70},{"node":"n6","score":60},{"node":"n5","score":50},{"node":"n4","score":40},{"node":"n3","score":30}]`
+		refusedNode   = `Filtered a node agent="logged" verb="predicates" ` + who + ` node="n3" pass=false reason="too hot"`
+		scoredNode    = `Scored a node agent="logged" verb="priorities" ` + who + ` node="n1" score=10`
+		notACandidate = `Filtered a node agent="logged" verb="preempt" ` + who + ` node="n2" pass=false reason="too hot"`
+	)
+	for _, c := range []struct {
+		level, lines int
+		has          []string
+	}{
+		{1, 0, nil}, {2, 2, list(refuses, inVain)}, {3, 2, nil}, {4, 5, list(refuses, inVain, passes, candidates, bestFive)}, {5, 5, nil},
+		{6, 5 + 7 + 7 + 2, list(refuses, passes, bestFive, refusedNode, scoredNode, notACandidate)},
+	} {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(c.level)))
+		h, err := handler.New(logger, list(a), nil, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for verb, body := range map[string]any{
+			"predicates": args(pod, s.names...), "priorities": args(pod, s.names...),
+			"preempt": &extenderv1.ExtenderPreemptionArgs{Pod: pod, NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{"n1": {}, "n2": nil}},
+		} {
+			text, err := json.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/scheduler/"+verb+"/logged", bytes.NewReader(text))); w.Code != http.StatusOK {
+				t.Fatalf("%s: %d %s", verb, w.Code, w.Body)
+			}
+		}
+		text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if lines := strings.Count(text, who); lines != c.lines {
+			t.Errorf("level %d: %d lines about the pod, want %d:\n%s", c.level, lines, c.lines, text)
+		}
+		for _, want := range c.has {
+			if !strings.Contains(text, want) {
+				t.Errorf("level %d: no %s in\n%s", c.level, want, text)
+			}
+		}
+	}
 }
 
 // TestProperties checks what is true of every answer, for nodes and scores by chance.

@@ -79,7 +79,8 @@ func Choose(kinds []agent.Kind, names []string) ([]agent.Kind, error) {
 	return chosen, nil
 }
 
-// New returns a Host that follows nothing before Start.
+// New returns a Host that follows nothing before Start. An agent whose arguments are wrong is logged, and
+// answers why it does not run; the error is about that if no agent is left.
 func New(ctx context.Context, c Config) (*Host, error) {
 	metrics.Register()
 	schedulermetrics.Register() // the framework writes some of them
@@ -89,7 +90,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 			for _, kind := range c.Kinds {
 				plugins = append(plugins, kind.Plugin)
 			}
-			return nil, fmt.Errorf("pluginConfig: no agent has the plugin %q, they have %s", p.Name, strings.Join(plugins, ", "))
+			klog.FromContext(ctx).Error(nil, "Arguments are left out: no agent that is to run has their plugin", "plugin", p.Name, "plugins", plugins)
 		}
 	}
 	followed, err := cluster.New(ctx, c.Client)
@@ -97,6 +98,8 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{cluster: followed, debug: c.Debug}
+	broken := map[string]error{}
+	var errs []error
 	for _, kind := range c.Kinds {
 		round := handler.Round
 		if kind.RoundsDown {
@@ -105,11 +108,19 @@ func New(ctx context.Context, c Config) (*Host, error) {
 		a, err := agent.New(ctx, kind, agent.Config{Cluster: followed, Client: c.Client, REST: c.REST, PluginConfig: c.PluginConfig, Clock: c.Clock,
 			Round: func(score int64) int64 { return round(score, c.MaxScore) }})
 		if err != nil {
-			return nil, errors.Join(err, h.Close())
+			klog.FromContext(ctx).Error(err, "An agent does not run", "agent", kind.Name)
+			errs = append(errs, err)
+			for _, name := range kind.Names() {
+				broken[name] = err
+			}
+			continue
 		}
 		h.agents = append(h.agents, a)
 	}
-	if h.handler, err = handler.New(klog.FromContext(ctx), h.agents, c.MaxScore); err != nil {
+	if len(h.agents) == 0 {
+		return nil, errors.Join(append(errs, h.Close())...)
+	}
+	if h.handler, err = handler.New(klog.FromContext(ctx), h.agents, broken, c.MaxScore); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil

@@ -56,10 +56,11 @@ func New(_ context.Context, object runtime.Object, _ fwk.Handle) (fwk.Plugin, er
 func (pl *Congestion) Name() string { return Name }
 
 // Score returns 100 for a node without congestion, 0 for one with the largest factor or more,
-// in proportion between them. A node that states none, or none that can be read, has none.
+// in proportion between them. A node that states none, a negative one, or none that can be read, has
+// none.
 func (pl *Congestion) Score(ctx context.Context, _ fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	node := info.Node()
-	stated := pl.memory.Of(node, 0, func() stated { return pl.read(node) })
+	stated := pl.memory.Of(node, func() stated { return pl.read(node) })
 	if stated.problem != usage.None {
 		pl.problems.Note(klog.FromContext(ctx), node, stated.problem, Annotation)
 	}
@@ -81,7 +82,7 @@ func (pl *Congestion) read(node *v1.Node) stated {
 	if err != nil {
 		return stated{fwk.MaxScore, usage.Invalid}
 	}
-	return stated{score: score(factor, pl.most)}
+	return stated{score: score(max(factor, 0), pl.most)}
 }
 
 // score returns 1 - min(factor, most)/most as points from 0 to 100, rounded down; what is a

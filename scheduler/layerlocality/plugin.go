@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 	"github.com/layer-locality/layer-locality/scheduler/placements"
@@ -175,9 +176,12 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 	}
 	c.rate(nodes, locality.RequestOf(pod), pl.profile)
 	s.meanMissing = c.meanMissing
-	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
+	if logger := klog.FromContext(ctx).V(decisions.Pods); logger.Enabled() {
 		logger.Info("Measured what nodes lack", "plugin", Name, "pod", klog.KObj(pod),
 			"images", c.measured.Images, "meanMissingBytes", int64(s.meanMissing), "meanLoadPercent", c.balance.MeanPercent, "pointsForPercent", c.balance.LoadPenalty)
+		decisions.LogScores(klog.FromContext(ctx).WithValues("plugin", Name, "pod", klog.KObj(pod)), "Scored nodes by the layers they lack", len(nodes), func(i int) (string, int64) {
+			return nodes[i].Node().Name, c.score(nodes[i])
+		})
 	}
 	return nil
 }
@@ -222,7 +226,7 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	if s != nil {
 		pl.giveBack(s) // scoring is over
 	}
-	if logger := klog.FromContext(ctx).V(5); logger.Enabled() {
+	if logger := klog.FromContext(ctx).V(decisions.Pods); logger.Enabled() {
 		logger.Info("Node has to pull layers", "plugin", Name, "pod", klog.KObj(pod), "node", nodeName, "bytes", missing)
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme" // kube-scheduler decodes the arguments
 	"github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/internal/debugpage"
 	"github.com/layer-locality/layer-locality/scheduler/internal/problems"
 	"github.com/layer-locality/layer-locality/scheduler/packing/objective"
@@ -237,6 +238,10 @@ func (pl *Packing) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.P
 		pl.problems.Note(klog.FromContext(ctx), nodes[i].Node(), usage.NoCapacity, pl.args.Resources[0])
 	}
 	state.Write(stateKey, points)
+	decisions.LogScores(klog.FromContext(ctx).WithValues("plugin", Name, "pod", klog.KObj(pod)), "Scored nodes by what the objective becomes", len(nodes), func(i int) (string, int64) {
+		node := nodes[i].Node()
+		return node.Name, points[node]
+	})
 	return nil
 }
 

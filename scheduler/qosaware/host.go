@@ -37,6 +37,7 @@ type host struct {
 	rules        rules
 	limit        *limit
 	rounds       rounds
+	attempts     attempts
 	store        *store // nil if nothing is kept
 	metrics      *pluginMetrics
 	terminations *terminations
@@ -49,8 +50,10 @@ type host struct {
 
 // Bounds of what is done at once.
 const (
-	// maxActivated is how many urgent pods are tried again at once.
+	// maxActivated is how many urgent pods are tried again at once, at most.
 	maxActivated = 100
+	// retryShare is which part of its time the scheduler may spend on them.
+	retryShare = .1
 	// syncTimeout is for how long a scheduler that starts waits for all pods and owners before
 	// it preempts for SLOs.
 	syncTimeout = time.Minute
@@ -248,6 +251,8 @@ func (h *host) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			h.ledger.Admit()
+			h.tell()
 			h.reconsider(klog.FromContext(ctx))
 			h.keys.sweep(h.waits)
 			h.ledger.Forget()
@@ -255,17 +260,42 @@ func (h *host) run(ctx context.Context) {
 	}
 }
 
+// maxTold is how many owners get an event at once about what is promised to them.
+const maxTold = 100
+
+// tell writes events for the owners of workloads whose SLO is not admitted, or is again.
+func (h *host) tell() {
+	if !h.placing.Load() {
+		return
+	}
+	a := h.ledger.Admission()
+	for _, d := range h.ledger.Untold(maxTold) {
+		pod, err := h.pods.Pods(d.Pod.Namespace).Get(d.Pod.Name)
+		if err != nil || !h.serves(pod) {
+			continue
+		}
+		if d.Refused {
+			h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "SLONotAdmitted", "Scheduling",
+				"The SLO %g of %s %s is not kept at present: SLOs here add up to %.1f places, and pods with SLOs were seen to have %.0f. Its pods are served as if they stated none, and make room for others.",
+				d.SLO, d.Workload.Kind, d.Workload, a.Stated, a.Places)
+		} else {
+			h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeNormal, "SLOAdmitted", "Scheduling", "The SLO %g of %s %s is kept from now on.", d.SLO, d.Workload.Kind, d.Workload)
+		}
+	}
+}
+
 // reconsider has urgent pods tried again, because that an SLO is about to be broken is no
-// event in the cluster.
+// event in the cluster; so is that a pod has its turn.
 func (h *host) reconsider(logger klog.Logger) {
 	pods := map[string]*v1.Pod{}
 	var waiting []*v1.Pod
-	for _, name := range h.ledger.Urgent(h.rules.margin, h.rules.compare) {
+	wanted := func(j *ledger.Judgement) bool { return h.rules.urgent(j) || h.rules.turn(j) }
+	for _, name := range h.ledger.Waiting(wanted, h.rules.compare) {
 		if pod, err := h.pods.Pods(name.Namespace).Get(name.Name); err == nil && h.mayBeTried(pod) {
 			waiting = append(waiting, pod)
 		}
 	}
-	for _, pod := range h.rounds.next(waiting, maxActivated) {
+	for _, pod := range h.rounds.next(waiting, h.attempts.affordable(h.args.ReconsiderEvery.Duration)) {
 		pods[klog.KObj(pod).String()] = pod
 	}
 	if len(pods) > 0 {
@@ -288,6 +318,25 @@ func (h *host) mayBeTried(pod *v1.Pod) bool {
 func (h *host) serves(pod *v1.Pod) bool {
 	_, ok := h.profiles.Load(pod.Spec.SchedulerName)
 	return ok
+}
+
+// attempts know what it costs to try a pod that fits nowhere: on many nodes with pods of which any
+// might be preempted, up to a second.
+type attempts struct{ mean atomic.Int64 }
+
+// took notes what an attempt took. The last ten or so count.
+func (a *attempts) took(d time.Duration) {
+	if mean := a.mean.Load(); mean > 0 {
+		d = time.Duration(mean) + (d-time.Duration(mean))/10
+	}
+	a.mean.Store(int64(d))
+}
+
+// affordable returns how many attempts may be made in an interval: what takes a tenth of it, and
+// one at least.
+func (a *attempts) affordable(interval time.Duration) int {
+	each := max(1, a.mean.Load())
+	return int(max(1, min(maxActivated, int64(float64(interval)*retryShare)/each)))
 }
 
 // rounds has everybody's turn come: those that fit nowhere would otherwise be tried again and

@@ -68,14 +68,16 @@ func TestFailedBinding(t *testing.T) {
 	check(25, 20, 5)
 	attempt()
 	check(30, 25, 5)
-	if names := h.ledger.Urgent(30, (rules{}).compare); len(names) != 0 {
+	if names := h.ledger.Waiting(always, (rules{}).compare); len(names) != 0 {
 		t.Errorf("a pod that is being bound is to be tried again: %v", names)
 	}
 	h.judgeQueued(pod, h.ledger.Now())
-	if names := h.ledger.Urgent(30, func(_, _ *ledger.Judgement) int { return 0 }); len(names) != 1 {
+	if names := h.ledger.Waiting(always, (rules{}).compare); len(names) != 1 {
 		t.Errorf("the pod is not tried again: %v", names)
 	}
 }
+
+func always(*ledger.Judgement) bool { return true }
 
 // listed lists pods as an informer does.
 func listed(pods ...*v1.Pod) corelisters.PodLister {
@@ -169,6 +171,59 @@ func (r *warned) EventRecorder() events.EventRecorderLogger { return r }
 
 func (r *warned) Eventf(regarding, _ runtime.Object, _, _, _, _ string, _ ...any) {
 	r.pods = append(r.pods, regarding.(*v1.Pod).Name)
+}
+
+// TestTells checks the events for owners whose SLO is not admitted: only of who places pods, for pods
+// of the profiles that enable the plugin.
+func TestTells(t *testing.T) {
+	c := newCluster(t, 1, 10, nil)
+	recorder := &warned{}
+	h := &host{ledger: c.Ledger, handle: recorder, rules: c.keys.rules}
+	h.profiles.Store("ours", nil)
+	var pods []*v1.Pod
+	for i := range 4 {
+		pod := c.add(fmt.Sprint("w-", i), "1", 0)
+		pod.Spec.SchedulerName = []string{"ours", "theirs"}[i/3]
+		pods = append(pods, pod)
+		c.NoRoom(pod.UID, true)
+		c.clock.SetTime(c.clock.Now().Add(time.Second))
+	}
+	h.pods = listed(pods...)
+	c.Admit()
+	c.clock.SetTime(c.clock.Now().Add(time.Minute))
+	h.tell()
+	if len(recorder.pods) > 0 {
+		t.Errorf("a scheduler that only follows: %q", recorder.pods)
+	}
+	h.placing.Store(true)
+	h.tell()
+	slices.Sort(recorder.pods)
+	if want := []string{pods[1].Name, pods[2].Name}; !slices.Equal(recorder.pods, want) {
+		t.Errorf("events for %q, want %q", recorder.pods, want)
+	}
+}
+
+// TestAffordable checks how many pods are tried again at once, depending on what attempts took.
+func TestAffordable(t *testing.T) {
+	for took, want := range map[time.Duration]int{0: 100, time.Millisecond: 100, 5 * time.Millisecond: 100, 10 * time.Millisecond: 50, 300 * time.Millisecond: 1, time.Hour: 1} {
+		var a attempts
+		for range 200 {
+			a.took(took)
+		}
+		if got := a.affordable(5 * time.Second); got < want || got > want+1 {
+			t.Errorf("attempts that take %v: %d are affordable, want %d", took, got, want)
+		}
+	}
+	var a attempts
+	for range 200 {
+		a.took(time.Second)
+	}
+	for range 100 { // it is not slow for ever
+		a.took(time.Millisecond)
+	}
+	if got := a.affordable(5 * time.Second); got != 100 {
+		t.Errorf("%d are affordable", got)
+	}
 }
 
 // TestRounds checks that the turn of everybody comes who waits, the most urgent first, and

@@ -19,15 +19,23 @@ import (
 // key is what the queue sorts a pod by.
 type key struct {
 	priority int32
-	urgent   bool
+	class    class
 	slo      float64 // 0 unless urgent
-	behind   bool    // below its SLO, if that matters (overload: Admit)
-	// deadline is when the SLO is broken, in nanoseconds since 1970; without SLO when the pod
-	// came to the queue.
+	// deadline is when the SLO is broken, in nanoseconds since 1970; in its turn, when the pod
+	// was first tried; otherwise when it came to the queue.
 	deadline  int64
 	timestamp time.Time
 	uid       types.UID
 }
+
+// class is what pods of the same priority are sorted by first.
+type class uint8
+
+const (
+	hasTurn class = iota // waited for long, and it is its turn
+	urgent
+	ordinary // as upstream sorts it
+)
 
 // before reports whether a is served before b. It compares one value after the other, so it is
 // a strict weak order.
@@ -35,17 +43,14 @@ func (a *key) before(b *key) bool {
 	if a.priority != b.priority {
 		return a.priority > b.priority
 	}
-	if a.urgent != b.urgent {
-		return a.urgent
+	if a.class != b.class {
+		return a.class < b.class
 	}
 	if a.slo != b.slo {
 		return a.slo > b.slo
 	}
-	if a.behind != b.behind {
-		return b.behind
-	}
 	if a.deadline != b.deadline {
-		return (a.deadline < b.deadline) != a.behind // the least behind misses it last
+		return a.deadline < b.deadline
 	}
 	if order := a.timestamp.Compare(b.timestamp); order != 0 {
 		return order < 0
@@ -105,7 +110,7 @@ func (k *keys) of(info fwk.QueuedPodInfo, plain *key) *key {
 	if e := recent.Load(); e != nil && e.attempts == attempts && e.key.uid == pod.UID && e.version == pod.ResourceVersion {
 		return &e.key
 	}
-	if k.states(pod) {
+	if k.states(pod) || k.waitedLong(info) {
 		if e := k.known(pod, attempts); e != nil {
 			recent.Store(e)
 			return &e.key
@@ -164,21 +169,43 @@ func (k *keys) plain(info fwk.QueuedPodInfo, pod *v1.Pod) key {
 		priority = 0
 	}
 	since := info.GetTimestamp()
-	return key{priority: priority, deadline: since.UnixNano(), timestamp: since, uid: pod.UID}
+	return key{priority: priority, class: ordinary, deadline: since.UnixNano(), timestamp: since, uid: pod.UID}
 }
 
-// make returns the key of a pod, and whether it has an SLO.
+// waitedLong reports whether a pod came to the queue again after a long wait; always the same
+// of one stay.
+func (k *keys) waitedLong(info fwk.QueuedPodInfo) bool {
+	first := info.GetInitialAttemptTimestamp()
+	return first != nil && info.GetTimestamp().Sub(*first) >= k.rules.longWait
+}
+
+// make returns the key of a pod, and whether it depends on more than the pod. One that is not
+// urgent is sorted as if it had no SLO: it would come after all that have none otherwise.
 func (k *keys) make(info fwk.QueuedPodInfo, pod *v1.Pod) (key, bool) {
 	made, now := k.plain(info, pod), k.now()
-	j, ok := k.judge(pod, now)
-	if !ok {
-		return made, false
+	j, hasSLO := k.judge(pod, now)
+	long := k.waitedLong(info)
+	switch {
+	case hasSLO && k.rules.urgent(&j):
+		made.class, made.slo, made.deadline = urgent, j.Terms.SLO, deadline(now, j.Metric)
+	case long && k.rules.turns.open():
+		made.class, made.deadline = hasTurn, info.GetInitialAttemptTimestamp().UnixNano()
 	}
-	made.deadline = deadline(now, j.Metric)
-	if k.rules.urgent(&j) {
-		made.urgent, made.slo, made.behind = true, j.Terms.SLO, k.rules.admit && j.Metric < 0
+	return made, hasSLO || long
+}
+
+// placed notes that a pod got a place, and whether in its turn. Who preempted for it had its
+// turn then.
+func (k *keys) placed(pod *v1.Pod) {
+	k.mu.Lock()
+	e := k.byID[pod.UID]
+	inTurn := e != nil && e.key.class == hasTurn && pod.Status.NominatedNodeName == ""
+	k.mu.Unlock()
+	if inTurn {
+		k.rules.turns.take()
+	} else {
+		k.rules.turns.pass()
 	}
-	return made, true
 }
 
 // deadline adds seconds, of any number, to a time.

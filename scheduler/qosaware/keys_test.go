@@ -57,7 +57,7 @@ func judged(slo, metric float64) ledger.Judgement {
 }
 
 func newKeys(j *judgements, set ...func(*config.QosAwareArgs)) *keys {
-	args := &config.QosAwareArgs{SafetyMargin: metav1.Duration{Duration: 30 * time.Second}, RespectPriority: true, Overload: config.OverloadShare}
+	args := &config.QosAwareArgs{SafetyMargin: metav1.Duration{Duration: 30 * time.Second}, RespectPriority: true, LongWait: metav1.Duration{Duration: time.Minute}}
 	for _, f := range set {
 		f(args)
 	}
@@ -87,20 +87,22 @@ func TestOrder(t *testing.T) {
 		"soon": judged(.5, 10), "sooner": judged(.5, 5), "large": judged(.9, 20), "late": judged(.9, 31), "never": judged(.1, math.Inf(1)),
 		"behind": judged(.5, -10), "far behind": judged(.5, -100), "edge": judged(.99, 30), "important": judged(.1, 500),
 	}}
-	names := []string{"late", "behind", "none", "never", "soon", "far behind", "large", "sooner", "none, later", "edge", "important"}
+	refused := judged(1, -1000)
+	refused.Refused = true
+	j.byName["refused"] = refused
+	came := map[string]float64{"never": 1, "edge": 2, "none": 3, "important": 4, "late": 5, "refused": 6, "none, later": 7} // the others are urgent
+	names := []string{"refused", "late", "behind", "none", "never", "soon", "far behind", "large", "sooner", "none, later", "edge", "important"}
 	order := func(k *keys) (got []string) {
 		var infos []*framework.QueuedPodInfo
 		for _, name := range names {
-			slo, priority, came := "1", int32(0), 0.
+			slo, priority := "1", int32(0)
 			switch name {
-			case "none":
+			case "none", "none, later":
 				slo = ""
-			case "none, later":
-				slo, came = "", 31
 			case "important":
 				priority = 7
 			}
-			infos = append(infos, queued(name, priority, came, slo))
+			infos = append(infos, queued(name, priority, came[name], slo))
 		}
 		slices.SortFunc(infos, func(a, b *framework.QueuedPodInfo) int {
 			switch {
@@ -121,17 +123,61 @@ func TestOrder(t *testing.T) {
 		set  func(*config.QosAwareArgs)
 		want []string
 	}{
-		"Share": {func(*config.QosAwareArgs) {},
-			[]string{"important", "large", "far behind", "behind", "sooner", "soon", "none", "edge", "late", "none, later", "never"}},
-		"Admit": {func(a *config.QosAwareArgs) { a.Overload = config.OverloadAdmit },
-			[]string{"important", "large", "sooner", "soon", "behind", "far behind", "none", "edge", "late", "none, later", "never"}},
+		"with priorities": {func(*config.QosAwareArgs) {},
+			[]string{"important", "large", "far behind", "behind", "sooner", "soon", "never", "edge", "none", "late", "refused", "none, later"}},
 		"without priorities": {func(a *config.QosAwareArgs) { a.RespectPriority = false },
-			[]string{"large", "far behind", "behind", "sooner", "soon", "none", "edge", "late", "none, later", "important", "never"}},
+			[]string{"large", "far behind", "behind", "sooner", "soon", "never", "edge", "none", "important", "late", "refused", "none, later"}},
 	} {
 		if got := order(newKeys(j, test.set)); !slices.Equal(got, test.want) {
 			t.Errorf("%s:\ngot  %q\nwant %q", name, got, test.want)
 		}
 	}
+}
+
+// TestTurnOfLongWaits checks that pods which waited for long come before urgent ones of their priority
+// when it is their turn, the first one first, and who then has had it.
+func TestTurnOfLongWaits(t *testing.T) {
+	refused := judged(1, -1000)
+	refused.Refused = true
+	j := &judgements{byName: map[string]ledger.Judgement{"urgent": judged(1, -500), "refused": refused}}
+	k := newKeys(j)
+	waited := func(info *framework.QueuedPodInfo, seconds float64) *framework.QueuedPodInfo {
+		info.InitialAttemptTimestamp = ptr.To(info.Timestamp.Add(-time.Duration(seconds * float64(time.Second))))
+		return info
+	}
+	attempt := 0
+	order := func() (names []string) {
+		attempt++
+		infos := []*framework.QueuedPodInfo{
+			queued("urgent", 0, 0, "1"), waited(queued("short", 0, 10, ""), 59), waited(queued("long", 0, 20, ""), 80), waited(queued("refused", 0, 30, "1"), 120), queued("important", 1, 50, ""),
+		}
+		slices.SortFunc(infos, func(a, b *framework.QueuedPodInfo) int {
+			a.Attempts, b.Attempts = attempt, attempt
+			return boolean(k.less(a, b), -1, 1)
+		})
+		for _, info := range infos {
+			names = append(names, info.Pod.Name)
+		}
+		return names
+	}
+	usual, turn := []string{"important", "urgent", "short", "long", "refused"}, []string{"important", "refused", "long", "urgent", "short"}
+	check := func(when string, want []string) {
+		t.Helper()
+		if got := order(); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	check("at first", usual)
+	for range oneOf - 1 {
+		k.placed(queued("urgent", 0, 0, "1").Pod)
+	}
+	check("nine others got a place", turn)
+	preempted := queued("refused", 0, 0, "1").Pod
+	preempted.Status.NominatedNodeName = "n1"
+	k.placed(preempted)
+	check("one got the place that it had preempted for", turn)
+	k.placed(queued("refused", 0, 0, "1").Pod)
+	check("one had its turn", usual)
 }
 
 // TestSystemPriority checks that system-critical pods stay first without respectPriority.
@@ -210,7 +256,7 @@ func TestRecent(t *testing.T) {
 	infos := make([]*framework.QueuedPodInfo, 3*recentEntries)
 	for i := range infos {
 		name := fmt.Sprintf("p%d", i)
-		j.byName[name] = judged(.5, 100+float64(i))
+		j.byName[name] = judged(.5, -1e6+float64(i))
 		infos[i] = queued(name, 0, 0, "1")
 		infos[i].Pod.ResourceVersion = "1"
 	}
@@ -234,7 +280,7 @@ func TestRecent(t *testing.T) {
 	last.Pod.ResourceVersion = "3"
 	delete(last.Pod.Annotations, ledger.AnnotationSLO)
 	last.Timestamp = start.Add(time.Second)
-	if k.less(infos[0], last) {
+	if !k.less(queued("none", 0, .5, ""), last) {
 		t.Error("a pod that states no SLO any more is sorted by it")
 	}
 
@@ -291,12 +337,14 @@ func TestIncomplete(t *testing.T) {
 // deleted and wait for a finalizer, and some states no SLO any more.
 func TestStrictWeakOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	for _, overload := range []string{config.OverloadShare, config.OverloadAdmit} {
+	for range 2 { // other pods each time
 		j := &judgements{byName: map[string]ledger.Judgement{}}
-		k := newKeys(j, func(a *config.QosAwareArgs) { a.Overload = overload })
+		k := newKeys(j)
 		change := func() {
 			metrics := []float64{math.Inf(1), math.Inf(-1), 0, 30, -20, 100, random.Float64()*100 - 50}
-			j.byName[fmt.Sprint(random.IntN(30))] = judged([]float64{.3, .5, 1}[random.IntN(3)], metrics[random.IntN(len(metrics))])
+			changed := judged([]float64{.3, .5, 1}[random.IntN(3)], metrics[random.IntN(len(metrics))])
+			changed.Refused = random.IntN(4) == 0
+			j.byName[fmt.Sprint(random.IntN(30))] = changed
 		}
 		var infos []*framework.QueuedPodInfo
 		known := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
@@ -304,6 +352,9 @@ func TestStrictWeakOrder(t *testing.T) {
 		for i := range 30 {
 			j.byName[fmt.Sprint(i)] = judged([]float64{.3, .5, 1}[random.IntN(3)], random.Float64()*100-50)
 			infos = append(infos, queued(fmt.Sprint(i), random.Int32N(2), float64(random.IntN(3)*20), []string{"", "1", "1"}[random.IntN(3)]))
+			if random.IntN(2) == 0 { // it has waited for long
+				infos[i].InitialAttemptTimestamp = ptr.To(start.Add(-time.Duration(random.IntN(3)) * time.Hour))
+			}
 			_ = known.Add(infos[i].Pod)
 		}
 		sorted := func() (names []string) {
@@ -333,6 +384,7 @@ func TestStrictWeakOrder(t *testing.T) {
 			case i < 40:
 				delete(j.byName, fmt.Sprint(i-30)) // it states none any more
 			}
+			k.rules.turns.others.Store(random.Int32N(oneOf))
 			a, b, c := infos[random.IntN(30)], infos[random.IntN(30)], infos[random.IntN(30)]
 			switch {
 			case k.less(a, a):
@@ -382,7 +434,7 @@ func TestQueueOfManyPods(t *testing.T) {
 			case 0:
 				b.Remove(p) // the event reaches the Ledger before the queue
 			case 1:
-				b.Urgent(30, k.rules.compare)
+				b.Waiting(k.rules.turn, k.rules.compare)
 			case 2:
 				k.sweep(func(uid types.UID, _ types.NamespacedName) bool { return random.IntN(2) == 0 })
 			default:

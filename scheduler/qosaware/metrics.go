@@ -34,7 +34,7 @@ func registerMetrics(b *ledger.Ledger) *pluginMetrics {
 		}
 		m := &pluginMetrics{
 			preemptions: metrics.NewCounterVec(counter("preemptions_total",
-				"Pods that were preempted, by why it was allowed: a lower priority, as upstream (priority), or, for an SLO: it gained nothing by running (in-vain), its own SLO was not in danger (secure), the other's SLO is larger (larger-slo), preemptions had cost it little (overhead)."),
+				"Pods that were preempted, by why it was allowed: a lower priority, as upstream (priority), or, for an SLO: it gained nothing by running (in-vain), its own SLO was not in danger (secure), the other's SLO is larger (larger-slo), preemptions had cost it little (overhead), its own SLO is not admitted (refused), or the other one had waited for long (turn)."),
 				[]string{"reason"}),
 			writes: metrics.NewCounterVec(counter("state_writes_total",
 				"How often what ended pods got was saved (success), could not be saved (error), or could not be used when it was read, at all (unusable) or of some workloads (incomplete)."),
@@ -58,6 +58,7 @@ type collector struct {
 	metrics.BaseStableCollector
 	ledger                     *ledger.Ledger
 	workloads, seconds, single *metrics.Desc
+	places                     *metrics.Desc
 }
 
 func newCollector(b *ledger.Ledger) *collector {
@@ -66,7 +67,8 @@ func newCollector(b *ledger.Ledger) *collector {
 	}
 	return &collector{
 		ledger:    b,
-		workloads: desc("workloads", "Workloads with an SLO, by whether they are at or above it (met) or below (missed).", "slo"),
+		workloads: desc("workloads", "Workloads with an SLO, by whether they are at or above it (met), below (missed), or served as if they had none because there is not room for all (refused).", "slo"),
+		places:    desc("places", "Places: what pods with an SLO were seen to have at once (seen), and the sums of SLO x pods of all workloads (stated) and of those whose SLO is admitted (admitted).", "of"),
 		seconds:   desc("seconds_total", "Seconds of pods with an SLO, by how they were spent; a pod's are added when it is gone.", "state"),
 		single:    desc("workload_service_ratio", "The share of its time in which a workload ran, of at most 500 workloads.", "namespace", "kind", "workload"),
 	}
@@ -75,18 +77,22 @@ func newCollector(b *ledger.Ledger) *collector {
 // DescribeWithStability implements metrics.StableCollector.
 func (c *collector) DescribeWithStability(ch chan<- *metrics.Desc) {
 	ch <- c.workloads
+	ch <- c.places
 	ch <- c.seconds
 	ch <- c.single
 }
 
 // CollectWithStability implements metrics.StableCollector.
 func (c *collector) CollectWithStability(ch chan<- metrics.Metric) {
-	met, missed := 0, 0
+	met, missed, refused := 0, 0, 0
 	seen := map[[3]string]bool{} // an object that was made again has the same name
 	for _, row := range c.ledger.Rows(false) {
-		if row.Sums.Service() >= row.Terms.SLO {
+		switch {
+		case row.Refused:
+			refused++
+		case row.Sums.Service() >= row.Terms.SLO:
 			met++
-		} else {
+		default:
 			missed++
 		}
 		labels := [3]string{row.Workload.Namespace, row.Workload.Kind, row.Workload.Name}
@@ -97,6 +103,11 @@ func (c *collector) CollectWithStability(ch chan<- metrics.Metric) {
 	}
 	ch <- metrics.NewLazyConstMetric(c.workloads, metrics.GaugeValue, float64(met), "met")
 	ch <- metrics.NewLazyConstMetric(c.workloads, metrics.GaugeValue, float64(missed), "missed")
+	ch <- metrics.NewLazyConstMetric(c.workloads, metrics.GaugeValue, float64(refused), "refused")
+	a := c.ledger.Admission()
+	for of, places := range map[string]float64{"seen": a.Places, "stated": a.Stated, "admitted": a.Admitted} {
+		ch <- metrics.NewLazyConstMetric(c.places, metrics.GaugeValue, places, of)
+	}
 	for state, seconds := range byState(c.ledger.Seconds()) {
 		ch <- metrics.NewLazyConstMetric(c.seconds, metrics.CounterValue, seconds, state)
 	}

@@ -36,7 +36,7 @@ func TestWorkloadsAreFew(t *testing.T) {
 	for _, family := range families {
 		series[family.GetName()] = len(family.Metric)
 	}
-	if n := len(b.Rows(false)); n != workloads || series["scheduler_qosaware_workload_service_ratio"] != maxWorkloads || series["scheduler_qosaware_workloads"] != 2 || series["scheduler_qosaware_seconds_total"] != 4 {
+	if n := len(b.Rows(false)); n != workloads || series["scheduler_qosaware_workload_service_ratio"] != maxWorkloads || series["scheduler_qosaware_workloads"] != 3 || series["scheduler_qosaware_places"] != 3 || series["scheduler_qosaware_seconds_total"] != 4 {
 		t.Errorf("%d workloads, series %v", n, series)
 	}
 }
@@ -57,7 +57,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	made := names("metrics.go", `(?:counter|desc)\("([a-z_]+)",`)
 	documented := names(filepath.Join("..", "..", "docs", "monitoring.md"), "(?m)^\\| `scheduler_qosaware_([a-z_]+)` \\|")
-	if !slices.Equal(made, documented) || len(made) != 5 {
+	if !slices.Equal(made, documented) || len(made) != 6 {
 		t.Errorf("metrics.go has %q, docs/monitoring.md %q", made, documented)
 	}
 }

@@ -6,6 +6,7 @@ package qosaware
 import (
 	"context"
 	"io"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -25,6 +26,7 @@ type QosAware struct {
 var (
 	_ fwk.QueueSortPlugin   = &QosAware{}
 	_ fwk.PreEnqueuePlugin  = &QosAware{}
+	_ fwk.PreFilterPlugin   = &QosAware{}
 	_ fwk.PostFilterPlugin  = &QosAware{}
 	_ fwk.EnqueueExtensions = &QosAware{}
 	_ fwk.ReservePlugin     = &QosAware{}
@@ -49,6 +51,37 @@ func (pl *QosAware) Close() error { return pl.host.close() }
 
 // Less reports whether a pod in the queue is served before another one.
 func (pl *QosAware) Less(a, b fwk.QueuedPodInfo) bool { return pl.host.keys.less(a, b) }
+
+// attempt is when the attempt to place a pod began.
+type attempt struct{ began time.Time }
+
+const attemptKey fwk.StateKey = Name + "/attempt"
+
+// Clone implements fwk.StateData.
+func (a attempt) Clone() fwk.StateData { return a }
+
+// PreFilter notes when the attempt to place a pod begins, if it may have an SLO, and filters nothing.
+func (pl *QosAware) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if pl.host.keys.states(pod) {
+		state.Write(attemptKey, attempt{time.Now()})
+	}
+	return nil, fwk.NewStatus(fwk.Skip)
+}
+
+// PreFilterExtensions returns nil: there are none.
+func (pl *QosAware) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// PostFilter preempts for a pod that fits nowhere, and notes whether that could help, and what the
+// attempt took.
+func (pl *QosAware) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	full, err := nodes.NodesForStatusCode(pl.host.handle.SnapshotSharedLister().NodeInfos(), fwk.Unschedulable)
+	pl.host.ledger.NoRoom(pod.UID, err == nil && len(full) > 0)
+	result, status := pl.DefaultPreemption.PostFilter(ctx, state, pod, nodes)
+	if data, err := state.Read(attemptKey); err == nil {
+		pl.host.attempts.took(time.Since(data.(attempt).began))
+	}
+	return result, status
+}
 
 // bindingBegins is in the state of an attempt to place a pod once its binding has begun: a
 // profile may enable several of the extension points that show it.
@@ -97,6 +130,7 @@ func (pl *QosAware) PreBind(_ context.Context, state fwk.CycleState, pod *v1.Pod
 // PostBind notes that the binding of a pod has ended.
 func (pl *QosAware) PostBind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) {
 	pl.host.ledger.Bound(pod.UID)
+	pl.host.keys.placed(pod)
 	if pl.host.store != nil {
 		pl.host.store.binds.Store(true)
 	}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
@@ -59,11 +60,15 @@ func (p *preemptor) counted(preempt preemptPod) preemptPod {
 		if pod := single(by); pod != nil && by.Priority() <= corev1helpers.PodPriority(victim) {
 			why = p.choices.why(pod.UID, victim.UID)
 			p.limit.take(now)
+			if why == byTurn {
+				p.rules.turns.take()
+			}
 		}
 		err := preempt(ctx, c, by, victim, plugin)
 		switch {
 		case err == nil:
 			p.preempted(why)
+			klog.FromContext(ctx).V(decisions.Refusals).Info("Preempted a pod", "plugin", Name, "preemptor", klog.KObj(by), "victim", klog.KObj(victim), "node", klog.KRef("", c.Name()), "reason", why)
 		case why != byPriority:
 			p.limit.giveBack(now)
 		}
@@ -147,12 +152,14 @@ func (p *preemptor) rank(a, b *candidateVictim) int {
 	if a.priority != b.priority {
 		return cmp.Compare(b.priority, a.priority)
 	}
-	inVain := func(v *candidateVictim) bool { return v.judged != nil && v.judged.GainsNothing }
+	inVain := func(v *candidateVictim) bool { return v.judged != nil && p.rules.inVain(v.judged) }
 	if inVain(a) != inVain(b) {
 		return boolean(inVain(a), 1, -1)
 	}
-	class := func(v *candidateVictim) int { // an urgent SLO, none, one that can wait
+	class := func(v *candidateVictim) int { // an urgent SLO, none, one that can wait, one that is not admitted
 		switch {
+		case v.judged != nil && v.judged.Refused:
+			return 3
 		case v.judged == nil:
 			return 1
 		case p.rules.urgent(v.judged):
@@ -184,16 +191,19 @@ func boolean(condition bool, yes, no int) int {
 func (p *preemptor) victims(pod *v1.Pod, node fwk.NodeInfo) []candidateVictim {
 	now, priority := p.now(), corev1helpers.PodPriority(pod)
 	own, hasSLO := p.judge(pod, now)
-	hasSLO = hasSLO && p.limit.left(now) > 0
+	bySLO := hasSLO && (!own.Refused || p.rules.turn(&own)) && p.limit.left(now) > 0
 	var all []candidateVictim
 	for _, info := range node.GetPods() {
 		v := candidateVictim{info: info, pod: info.GetPod(), priority: corev1helpers.PodPriority(info.GetPod())}
+		if v.priority > priority || v.priority == priority && !bySLO {
+			continue
+		}
 		v.endsSoon = p.endsSoon(v.pod, now)
 		if j, ok := p.judge(v.pod, now); ok {
 			v.judged = &j
 		}
-		if v.priority >= priority {
-			if !hasSLO || v.judged == nil || v.priority > priority {
+		if v.priority == priority {
+			if v.judged == nil {
 				continue
 			}
 			// A pod that is terminating anyway costs nothing.
@@ -251,7 +261,9 @@ func (p *preemptor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleStat
 			p.choices.note(pod.UID, v.pod.UID, v.bySLO)
 		}
 	}
+	logger := klog.FromContext(ctx).WithValues("plugin", Name, "pod", klog.KObj(pod), "node", klog.KObj(node.Node()))
 	if bySLO > p.limit.left(p.now()) {
+		logger.V(decisions.Nodes).Info("No victims on a node", "reason", errLimit.Error())
 		return nil, 0, fwk.NewStatus(fwk.Unschedulable, errLimit.Error())
 	}
 	// The Evaluator expects those with the highest priority first.
@@ -260,6 +272,7 @@ func (p *preemptor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleStat
 	for i, v := range chosen {
 		pods[i] = v.pod
 	}
+	logger.V(decisions.Nodes).Info("Victims on a node", "victims", klog.KObjSlice(pods), "forSLO", bySLO)
 	return pods, violations, nil
 }
 
@@ -376,7 +389,7 @@ func preemptedBefore(pod *v1.Pod) bool {
 }
 
 // OrderedScoreFuncs returns by what a node is chosen: the fewest violated budgets, the lowest
-// priority, and then whose end costs least: victims of which all gain nothing; SLO by SLO from
+// priority, and then whose end costs least: victims that all lose nothing; SLO by SLO from
 // the largest, how far its victims are from safety; the same for all victims; the fewest
 // victims. Without a victim that has an SLO, upstream chooses.
 func (p *preemptor) OrderedScoreFuncs(_ context.Context, victims map[string]*extenderv1.Victims) []func(string) int64 {
@@ -394,10 +407,10 @@ func (p *preemptor) OrderedScoreFuncs(_ context.Context, victims map[string]*ext
 			if p.endsSoon(pod, now) {
 				continue
 			}
-			if ok {
+			if ok && !p.losesNothing(&j) {
 				c.add(&j, p.rules.margin)
 			}
-			c.nothing = c.nothing && ok && j.GainsNothing
+			c.nothing = c.nothing && ok && p.losesNothing(&j)
 		}
 	}
 	if len(classes) == 0 {
@@ -427,15 +440,15 @@ type cost struct {
 	bySLO map[float64]float64
 	// all is the sum over all victims.
 	all float64
-	// nothing means that all victims gain nothing by running.
+	// nothing means that all victims lose nothing of what they were promised.
 	nothing bool
 }
 
-// add adds a victim; one that gains nothing loses nothing.
+// losesNothing reports whether a victim gains nothing, or was promised nothing.
+func (p *preemptor) losesNothing(j *ledger.Judgement) bool { return p.rules.inVain(j) || j.Refused }
+
+// add adds a victim that loses something.
 func (c *cost) add(j *ledger.Judgement, margin float64) {
-	if j.GainsNothing {
-		return
-	}
 	distance := j.Metric - margin
 	if distance < 0 {
 		c.bySLO[j.Terms.SLO] += distance

@@ -11,13 +11,12 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
 // TestRank checks who is spared first of the pods that may be preempted.
 func TestRank(t *testing.T) {
-	p := &preemptor{rules: rulesOf(config.OverloadShare)}
+	p := &preemptor{rules: someRules()}
 	victim := func(name string, priority int32, started int, j *ledger.Judgement) candidateVictim {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		pod.Spec.Priority = ptr.To(priority)
@@ -26,10 +25,13 @@ func TestRank(t *testing.T) {
 	}
 	of := func(slo, metric float64) *ledger.Judgement { j := judged(slo, metric); return &j }
 	vain := of(.9, -50)
-	vain.GainsNothing = true
+	vain.GainsNothing, vain.Ran = true, time.Minute
+	assembled := of(.9, -50) // its siblings are on their way
+	assembled.GainsNothing = true
 	want := []candidateVictim{
 		victim("important", 5, 9, of(.1, 1000)),
 		victim("important, in vain", 5, 1, vain),
+		victim("being assembled", 0, 9, assembled),
 		victim("urgent, large", 0, 9, of(.9, 20)),
 		victim("urgent, behind", 0, 9, of(.5, -20)),
 		victim("urgent", 0, 9, of(.5, 20)),
@@ -58,7 +60,7 @@ func TestRank(t *testing.T) {
 func TestChooseNode(t *testing.T) {
 	vain := func(slo, metric float64) ledger.Judgement {
 		j := judged(slo, metric)
-		j.GainsNothing = true
+		j.GainsNothing, j.Ran = true, time.Minute
 		return j
 	}
 	known := map[string]ledger.Judgement{
@@ -66,7 +68,7 @@ func TestChooseNode(t *testing.T) {
 		"urgent": judged(.9, 10), "behind": judged(.5, -50), "secure": judged(.5, 100), "more secure": judged(.9, 1000),
 	}
 	p := &preemptor{
-		rules: rulesOf(config.OverloadShare), now: func() time.Time { return start },
+		rules: someRules(), now: func() time.Time { return start },
 		judge: func(pod *v1.Pod, _ time.Time) (ledger.Judgement, bool) { j, ok := known[pod.Name]; return j, ok },
 	}
 	node := func(violations int64, priority int32, names ...string) *extenderv1.Victims {

@@ -13,9 +13,9 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
-func rulesOf(overload string) rules {
+func someRules() rules {
 	return newRules(&config.QosAwareArgs{
-		SafetyMargin: metav1.Duration{Duration: 30 * time.Second}, MinimumRunningTime: metav1.Duration{Duration: time.Minute}, Overload: overload,
+		SafetyMargin: metav1.Duration{Duration: 30 * time.Second}, MinimumRunningTime: metav1.Duration{Duration: time.Minute}, LongWait: metav1.Duration{Duration: time.Hour},
 	})
 }
 
@@ -31,7 +31,7 @@ func TestPreempts(t *testing.T) {
 		j.Sums = account.Sums{Running: 95, Binding: 5}
 		return j
 	}
-	incomplete := func(j ledger.Judgement) ledger.Judgement {
+	incomplete := func(j ledger.Judgement) ledger.Judgement { // as long as it ran
 		j.Terms.Measuring, j.GainsNothing = account.Concurrent, true
 		return j
 	}
@@ -43,6 +43,16 @@ func TestPreempts(t *testing.T) {
 		j.Workload.Name = "waiting"
 		return j
 	}
+	refusedOne := func(j ledger.Judgement) ledger.Judgement {
+		j.Refused = true
+		return j
+	}
+	held := func(j ledger.Judgement, held time.Duration) ledger.Judgement {
+		j.Refused, j.Held = true, held
+		return j
+	}
+	turn := refusedOne(waiting(.1, -500))
+	turn.Waited = time.Hour
 	const long, short = time.Minute, 59 * time.Second
 	for name, test := range map[string]struct {
 		p, v ledger.Judgement
@@ -61,22 +71,57 @@ func TestPreempts(t *testing.T) {
 		"neither urgent, later":              {waiting(.5, 60), running(.5, 50, long), notAllowed},
 		"the same workload":                  {waiting(.5, 0), same(running(.5, 30, long)), notAllowed},
 		"the same workload, independent":     {with(waiting(.5, 0), account.Independent), same(with(running(.5, 30, long), account.Independent)), secure},
-		"in vain":                            {waiting(.1, 500), incomplete(running(.9, -50, 0)), inVain},
-		"both in vain":                       {with(waiting(.1, 500), account.Concurrent), incomplete(running(.9, -50, 0)), notAllowed},
-		"in vain, before it":                 {with(waiting(.95, 5), account.Concurrent), incomplete(running(.9, -50, 0)), inVain},
+		"refused":                            {refusedOne(waiting(1, -500)), running(.5, 3000, long), notAllowed},
+		"refused, its turn":                  {turn, running(1, 30, long), byTurn},
+		"refused, its turn, victim urgent":   {turn, running(.5, 29, long), notAllowed},
+		"refused, its turn, ran briefly":     {turn, running(.5, 3000, short), notAllowed},
+		"refused, its turn, victim refused":  {turn, held(running(1, -500, 0), long), byTurn},
+		"victim refused":                     {waiting(.1, 0), held(running(1, -500, 0), long), refused},
+		"victim refused, placed briefly ago": {waiting(.1, 0), held(running(1, -500, long), short), notAllowed},
+		"victim refused, not urgent":         {waiting(.1, 30), held(running(1, -500, long), long), notAllowed},
+		"in vain":                            {waiting(.1, 20), incomplete(running(.9, -50, long)), inVain},
+		"in vain, but briefly":               {waiting(.1, 20), incomplete(running(.9, -50, short)), notAllowed},
+		"in vain, and nobody needs it":       {waiting(.1, 500), incomplete(running(.9, -50, long)), notAllowed},
+		"both in vain":                       {with(waiting(.1, 20), account.Concurrent), incomplete(running(.9, -50, long)), notAllowed},
+		"in vain, before it":                 {with(waiting(.95, 5), account.Concurrent), incomplete(running(.9, -50, long)), inVain},
 	} {
-		r := rulesOf(config.OverloadShare)
+		r := someRules()
+		r.turns.others.Store(oneOf - 1)
 		if got := r.preempts(&test.p, &test.v); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
-	more, less := waiting(.5, -50), running(.5, -20, long)
-	if got := rulesOf(config.OverloadAdmit).preempts(&more, &less); got != notAllowed {
-		t.Errorf("Admit: who is more behind preempts: %q", got)
+}
+
+// TestTurns checks that one of ten places is for who waited for long, also if several get one at
+// once.
+func TestTurns(t *testing.T) {
+	turns := &turns{}
+	pass := func(n int) {
+		for range n {
+			turns.pass()
+		}
 	}
-	less, more = waiting(.5, -20), running(.5, -50, long)
-	if got := rulesOf(config.OverloadAdmit).preempts(&less, &more); got != overhead {
-		t.Errorf("Admit: who is less behind: %q", got)
+	if pass(8); turns.open() {
+		t.Error("open after eight")
+	}
+	if pass(100); !turns.open() {
+		t.Error("not open after nine")
+	}
+	turns.take()
+	turns.take()
+	if pass(17); turns.open() {
+		t.Error("two had their turn, and the next one is before 18 others")
+	}
+	if pass(1); !turns.open() {
+		t.Error("not open after 18")
+	}
+	r := someRules()
+	r.turns.others.Store(oneOf - 1)
+	waited := ledger.Judgement{Refused: true, Waited: time.Hour}
+	soon := ledger.Judgement{Refused: true, Waited: time.Hour - 1}
+	if !r.turn(&waited) || r.turn(&soon) || r.turn(&ledger.Judgement{Waited: time.Hour}) || r.compare(&waited, &soon) >= 0 {
+		t.Error("it is not the turn of who waited for long")
 	}
 }
 
@@ -92,7 +137,7 @@ func TestNoTurns(t *testing.T) {
 	}
 	for range 10_000 {
 		a, b := some("a"), some("b")
-		r := rulesOf([]string{config.OverloadShare, config.OverloadAdmit}[random.IntN(2)])
+		r := someRules()
 		if r.preempts(&a, &b) != notAllowed && r.preempts(&b, &a) != notAllowed {
 			t.Fatalf("%+v and %+v take turns", a, b)
 		}

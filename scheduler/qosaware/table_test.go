@@ -21,14 +21,15 @@ func TestTable(t *testing.T) {
 		row("default", "50_slo_1", .5, -(2*time.Minute + 22*time.Second + 541*time.Millisecond), account.Sums{Running: 493.9, Waiting: 636.7, Binding: .5912}),
 		row("team", "web", .5, 0, account.Sums{}),
 	}
+	rows[1].Refused = true
 	var got strings.Builder
 	if err := writeTable(&got, rows); err != nil {
 		t.Fatal(err)
 	}
-	want := `          CONTROLLER    QOS/SLO                   TTV               RUNNING               WAITING               BINDING
-                      1.00/0.80                 31m1s                2h4m6s                    0s                    0s
-            50_slo_1  0.44/0.50            -2m22.541s                 8m13s                10m36s                 591ms
-            team/web  0.00/0.50                    0s                    0s                    0s                    0s
+	want := `          CONTROLLER    QOS/SLO                   TTV               RUNNING               WAITING               BINDING  ADMITTED
+                      1.00/0.80                 31m1s                2h4m6s                    0s                    0s       yes
+            50_slo_1  0.44/0.50            -2m22.541s                 8m13s                10m36s                 591ms        no
+            team/web  0.00/0.50                    0s                    0s                    0s                    0s       yes
 `
 	if got.String() != want {
 		t.Errorf("got\n%swant\n%s", &got, want)
@@ -39,7 +40,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(got.String()), "\n")
-	if len(lines) != 2 || strings.Join(strings.Fields(lines[1]), " ") != "team/web web-1 running average 0.00/0.50 never 0.250/0.500 0s 3s 0s 0s" {
+	if len(lines) != 2 || strings.Join(strings.Fields(lines[1]), " ") != "team/web web-1 running average 0.00/0.50 never 0.250/0.500 0s 3s 0s 0s yes" {
 		t.Errorf("wide:\n%s", &got)
 	}
 }

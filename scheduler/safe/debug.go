@@ -1,6 +1,9 @@
 package safe
 
 import (
+	"math"
+
+	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -34,25 +37,27 @@ type ResourceRating struct {
 
 // RateNodes implements debugpage.Rater.
 func (pl *Safe) RateNodes(pod *v1.Pod, nodes []fwk.NodeInfo) any {
-	return pl.ratings(pl.begin(pod), nodes)
+	return pl.ratings(pl.begin(logr.Discard(), pod), nodes)
 }
 
 func (pl *Safe) ratings(c *cycle, nodes []fwk.NodeInfo) []NodeRating {
 	all := make([]NodeRating, 0, len(nodes))
 	for _, info := range nodes {
 		rating := NodeRating{Node: info.Node().Name, Resources: map[v1.ResourceName]ResourceRating{}}
-		known, score := pl.memory.of(info, c.version), 1.
+		known, score := pl.memory.of(info), math.Inf(1)
 		for i, resource := range resources {
-			p := pl.rate(known, i, c.demand[i])
+			p := pl.rate(c, known, i)
 			r := ResourceRating{Mean: p.Mean, Deviation: p.Deviation, Risk: pl.risk(&p), Without: p.problem, Of: p.of}
 			if p.problem == usage.None {
 				r.Score = pl.score(&p)
+				score = min(score, r.Score)
 			}
 			rating.Rejected = rating.Rejected || r.Risk > pl.accepted
-			score = min(score, r.Score)
 			rating.Resources[resource] = r
 		}
-		rating.Score = points(score)
+		if !math.IsInf(score, 1) {
+			rating.Score = points(score)
+		}
 		all = append(all, rating)
 	}
 	return all

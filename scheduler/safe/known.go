@@ -16,22 +16,19 @@ type known struct {
 
 // memory remembers what is known of nodes: reading it takes longer than rating them, and it
 // changes once a minute, not with every pod.
-type memory struct {
-	source usage.Source
-	nodes  pernode.Memory[known]
-}
+type memory struct{ nodes pernode.Memory[known] }
 
-// of returns what is known of a node, in a version of the source.
-func (m *memory) of(info fwk.NodeInfo, version uint64) *known {
+// of returns what is known of a node.
+func (m *memory) of(info fwk.NodeInfo) *known {
 	node := info.Node()
-	return m.nodes.Of(node, version, func() (k known) {
+	return m.nodes.Of(node, func() (k known) {
 		for i, resource := range resources {
 			capacity := info.GetAllocatable()
 			k.capacity[i] = float64(capacity.GetMilliCPU())
 			if resource == v1.ResourceMemory {
 				k.capacity[i] = float64(capacity.GetMemory())
 			}
-			k.statistics[i] = m.source.Of(node, resource)
+			k.statistics[i] = usage.Of(node, resource)
 		}
 		return k
 	})

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/internal/problems"
 	"github.com/layer-locality/layer-locality/scheduler/safe/risk"
 	"github.com/layer-locality/layer-locality/scheduler/usage"
@@ -46,10 +48,10 @@ var (
 // resources are those that nodes are rated by.
 var resources = [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory}
 
-func newPlugin(args *config.SafeArgs, source usage.Source, reporter *problems.Reporter) *Safe {
+func newPlugin(args *config.SafeArgs, reporter *problems.Reporter) *Safe {
 	share := func(percent int32) float64 { return float64(percent) / 100 }
 	pl := &Safe{
-		args: args, memory: memory{source: source}, problems: reporter,
+		args: args, problems: reporter,
 		threshold: share(args.UtilizationPercent), accepted: share(args.RiskPercent), weight: share(args.ForecastPercent),
 	}
 	for i, resource := range resources {
@@ -79,8 +81,10 @@ func demandOf(pod *v1.Pod) demand {
 // cycle is what is the same for all nodes that are rated for a pod.
 type cycle struct {
 	demand demand
-	// version is that of what is known of nodes.
-	version uint64
+	now    time.Time
+	// logger is for each node, if logs is true.
+	logger klog.Logger
+	logs   bool
 }
 
 // Clone returns the same: nothing changes it.
@@ -89,13 +93,14 @@ func (c *cycle) Clone() fwk.StateData { return c }
 const stateKey fwk.StateKey = Name
 
 // begin begins to rate nodes for a pod.
-func (pl *Safe) begin(pod *v1.Pod) *cycle {
-	return &cycle{demandOf(pod), pl.memory.source.Version()}
+func (pl *Safe) begin(logger klog.Logger, pod *v1.Pod) *cycle {
+	logger = logger.V(decisions.Nodes)
+	return &cycle{demandOf(pod), time.Now(), logger, logger.Enabled()}
 }
 
 // PreFilter computes what the pod requests. It excludes no node.
-func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	state.Write(stateKey, pl.begin(pod))
+func (pl *Safe) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	state.Write(stateKey, pl.begin(klog.FromContext(ctx), pod))
 	return nil, nil
 }
 
@@ -103,11 +108,11 @@ func (pl *Safe) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, 
 func (pl *Safe) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // read returns what PreFilter or PreScore computed.
-func (pl *Safe) read(state fwk.CycleState, pod *v1.Pod) *cycle {
+func (pl *Safe) read(ctx context.Context, state fwk.CycleState, pod *v1.Pod) *cycle {
 	if data, err := state.Read(stateKey); err == nil {
 		return data.(*cycle)
 	}
-	return pl.begin(pod)
+	return pl.begin(klog.FromContext(ctx), pod)
 }
 
 // part is how a node is rated by one of the resources.
@@ -118,8 +123,8 @@ type part struct {
 	of      string
 }
 
-// rate rates a node by the i-th resource, if a pod with the demand came to it.
-func (pl *Safe) rate(k *known, i int, demand float64) part {
+// rate rates a node by the i-th resource, if the pod came to it.
+func (pl *Safe) rate(c *cycle, k *known, i int) part {
 	statistics := &k.statistics[i]
 	if k.capacity[i] <= 0 {
 		return part{problem: usage.NoCapacity, of: string(resources[i])}
@@ -127,11 +132,14 @@ func (pl *Safe) rate(k *known, i int, demand float64) part {
 	if statistics.Problem != usage.None {
 		return part{problem: statistics.Problem, of: statistics.Of}
 	}
+	if !statistics.Until.IsZero() && c.now.After(statistics.Until) {
+		return part{problem: usage.Unavailable, of: usage.Until}
+	}
 	n := risk.Node{Capacity: k.capacity[i], Free: statistics.Free, Deviation: statistics.Deviation}
 	if statistics.Forecasts {
 		n.Forecast, n.Weight = statistics.Forecast, pl.weight
 	}
-	return part{Usage: n.With(demand)}
+	return part{Usage: n.With(c.demand[i])}
 }
 
 // risk returns how probable it is that the node uses more than it should; 0 if it is not rated.
@@ -151,11 +159,11 @@ func (pl *Safe) risky(p *part) bool {
 // Filter rejects a node for which the risk is too large. Nodes without statistics pass. It
 // does not help to preempt pods there: what was measured stays.
 func (pl *Safe) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
-	c := pl.read(state, pod)
-	known := pl.memory.of(info, c.version)
+	c := pl.read(ctx, state, pod)
+	known := pl.memory.of(info)
 	var reasons []string
 	for i := range resources {
-		p := pl.rate(known, i, c.demand[i])
+		p := pl.rate(c, known, i)
 		if p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
 			continue
@@ -163,6 +171,9 @@ func (pl *Safe) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, i
 		if pl.risky(&p) {
 			reasons = append(reasons, pl.reasons[i])
 		}
+	}
+	if c.logs {
+		c.logger.Info("Rated a node", "plugin", Name, "pod", klog.KObj(pod), "rating", pl.ratings(c, []fwk.NodeInfo{info})[0])
 	}
 	if len(reasons) > 0 {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasons...)
@@ -180,17 +191,17 @@ func (pl *Safe) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, e
 }
 
 // fits reports whether a pod is worth another attempt after a node has changed.
-func (pl *Safe) fits(_ klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
+func (pl *Safe) fits(logger klog.Logger, pod *v1.Pod, before, after any) (fwk.QueueingHint, error) {
 	_, node, err := util.As[*v1.Node](before, after)
 	if err != nil {
 		return fwk.Queue, err
 	}
 	info := framework.NewNodeInfo()
 	info.SetNode(node)
-	c := pl.begin(pod)
-	known := pl.memory.of(info, c.version)
+	c := pl.begin(logger, pod)
+	known := pl.memory.of(info)
 	for i := range resources {
-		if p := pl.rate(known, i, c.demand[i]); pl.risky(&p) {
+		if p := pl.rate(c, known, i); pl.risky(&p) {
 			return fwk.QueueSkip, nil
 		}
 	}
@@ -215,29 +226,34 @@ const maxLogged = 100
 // PreScore computes what the pod requests, where no PreFilter did, and logs ratings.
 func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	if _, err := state.Read(stateKey); err != nil {
-		state.Write(stateKey, pl.begin(pod))
+		state.Write(stateKey, pl.begin(klog.FromContext(ctx), pod))
 	}
-	if pl.args.LogRatings {
-		rating := pl.ratings(pl.read(state, pod), nodes[:min(len(nodes), maxLogged)])
+	if c := pl.read(ctx, state, pod); c.logs || pl.args.LogRatings {
+		rating := pl.ratings(c, nodes[:min(len(nodes), maxLogged)])
 		klog.FromContext(ctx).Info("Rated nodes", "plugin", Name, "pod", klog.KObj(pod), "nodes", len(nodes), "ratings", rating)
 	}
 	return nil
 }
 
-// Score returns the smaller of the scores of CPU and memory; 0 if there are no statistics of
-// one of them.
+// Score returns the smaller of the scores of CPU and memory. A resource without statistics does not
+// count; a node without any gets 0.
 func (pl *Safe) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
-	c := pl.read(state, pod)
-	known := pl.memory.of(info, c.version)
+	c := pl.read(ctx, state, pod)
+	known := pl.memory.of(info)
 	var parts [len(resources)]part
+	n := 0
 	for i := range resources {
-		p := &parts[i]
-		if *p = pl.rate(known, i, c.demand[i]); p.problem != usage.None {
+		p := &parts[n]
+		if *p = pl.rate(c, known, i); p.problem != usage.None {
 			pl.problems.Note(klog.FromContext(ctx), info.Node(), p.problem, p.of)
-			return 0, nil
+			continue
 		}
+		n++
 	}
-	most, least := &parts[0], &parts[1]
+	if n == 0 {
+		return 0, nil
+	}
+	most, least := &parts[0], &parts[n-1]
 	if pl.args.Score == config.ScoreBalance {
 		return points(min(most.Balance(), least.Balance())), nil
 	}

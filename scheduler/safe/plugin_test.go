@@ -1,16 +1,16 @@
 package safe
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -124,22 +124,57 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// TestAncestor has decisions by annotations as those who come from the kube-safe-scheduler have them, on
+// nodes of 4000m and 400 MiB, for a pod of 100m and 1 MiB. The scores are its formulas', of 100 points.
+func TestAncestor(t *testing.T) {
+	idle := map[string]string{"mean-free-memory": "400000000.0", "std-free-memory": "41943.04", "forcasted-free-memory": "N/A", "mean-free-cpu": "3900.0", "std-free-cpu": "40.0"}
+	for name, c := range map[string]struct {
+		change            map[string]string // of idle; "-": without
+		fits              bool
+		overload, balance int64
+	}{
+		"idle":                     {nil, true, 100, 92},
+		"no free memory":           {map[string]string{"mean-free-memory": "4194304.0"}, false, 0, 49},
+		"no free CPU":              {map[string]string{"mean-free-cpu": "0"}, false, 0, 45},
+		"less than no memory":      {map[string]string{"mean-free-memory": "-10"}, false, 0, 49},
+		"less than no CPU":         {map[string]string{"mean-free-cpu": "-150.0"}, false, 0, 45},
+		"CPU alone":                {map[string]string{"mean-free-memory": "-"}, true, 100, 92},
+		"CPU alone, none free":     {map[string]string{"mean-free-memory": "None", "mean-free-cpu": "100"}, false, 0, 45},
+		"memory alone":             {map[string]string{"mean-free-cpu": "nan"}, true, 100, 97},
+		"memory alone, none free":  {map[string]string{"mean-free-cpu": "-", "mean-free-memory": "0"}, false, 0, 49},
+		"neither":                  {map[string]string{"mean-free-cpu": "-", "mean-free-memory": "N/A"}, true, 0, 0},
+		"no deviation":             {map[string]string{"std-free-memory": "nan", "std-free-cpu": "None"}, true, 100, 97},
+		"no deviation, full":       {map[string]string{"std-free-memory": "nan", "mean-free-memory": "0"}, false, 0, 50},
+		"a forecast":               {map[string]string{"forcasted-free-cpu": "1900"}, true, 100, 87},
+		"a forecast below nothing": {map[string]string{"forcasted-free-cpu": "-500.5"}, true, 100, 82},
+	} {
+		annotations := maps.Clone(idle)
+		maps.Copy(annotations, c.change)
+		maps.DeleteFunc(annotations, func(_, text string) bool { return text == "-" })
+		n, pod := frameworktest.Node("n", "4", "419430400", annotations), frameworktest.Pod("p", "100m", "1Mi")
+		overload := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, nil), []*v1.Node{n})
+		steady := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, balance), []*v1.Node{n})
+		status, first, second := overload.Filter(t, pod)[0], overload.Scores(t, pod)[0], steady.Scores(t, pod)[0]
+		if status.IsSuccess() != c.fits || first != c.overload || second != c.balance {
+			t.Errorf("%s: %v, overload %d, balance %d; want %+v", name, status, first, second, c)
+		}
+	}
+}
+
 // TestBadStatistics: such nodes pass, get no points, are counted, and one of each kind is in
 // the log.
 func TestBadStatistics(t *testing.T) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	long := strings.Repeat("7", 1<<20)
 	var nodes []*v1.Node
-	for i, bad := range []string{"NaN", "1e400", "-3", long, "Inf", "0x10", ""} {
-		n := node(fmt.Sprintf("bad%d", i), .5, .2)
-		n.Annotations["mean-free-cpu"] = bad
+	for i, bad := range []string{"NaN", "1e400", "-Inf", long, "Inf", "0x10", ""} {
+		n := node(fmt.Sprintf("bad%d", i), .99, 0)
+		n.Annotations["mean-free-cpu"], n.Annotations["mean-free-memory"] = bad, bad
 		nodes = append(nodes, n)
 	}
-	deviation, partly, none := node("deviation", .99, 0), node("partly", .5, 0), node("none", .5, 0)
-	deviation.Annotations["std-free-memory"] = "NaN"
-	delete(partly.Annotations, "mean-free-memory")
+	none := node("none", .5, 0)
 	none.Annotations = nil
-	nodes = append(nodes, deviation, partly, none, frameworktest.Node("empty", "", "", node("", .5, 0).Annotations))
+	nodes = append(nodes, none, frameworktest.Node("empty", "", "", node("", .5, 0).Annotations))
 	f := frameworktest.New(t, logger, Name, NewFactory().New, args(t, nil), nodes)
 	before := count(t)
 	pod := frameworktest.Pod("p", "100m", "1")
@@ -151,13 +186,12 @@ func TestBadStatistics(t *testing.T) {
 		}
 	}
 	for i, status := range f.Filter(t, pod) {
-		// What is known of the other resource counts.
-		if rejected := nodes[i].Name == "deviation"; status.IsSuccess() == rejected {
+		if !status.IsSuccess() {
 			t.Errorf("%s: %v", nodes[i].Name, status)
 		}
 	}
 	after := count(t)
-	for reason, least := range map[usage.Problem]float64{usage.Invalid: 3 * 8, usage.Missing: 3 * 2, usage.NoCapacity: 3} {
+	for reason, least := range map[usage.Problem]float64{usage.Invalid: 3 * 2 * 7, usage.Missing: 3 * 2, usage.NoCapacity: 3 * 2} {
 		if got := after[reason] - before[reason]; got < least {
 			t.Errorf("%s: counted %v times, want %v at least", reason, got, least)
 		}
@@ -175,7 +209,7 @@ func TestBadStatistics(t *testing.T) {
 			}
 		}
 	}
-	// mean-free-cpu invalid and missing, std-free-memory, mean-free-memory missing; no CPU, no memory.
+	// CPU and memory invalid, missing, and without capacity.
 	if lines != 6 {
 		t.Errorf("%d lines in the log:\n%.2000s", lines, text)
 	}
@@ -208,7 +242,7 @@ func TestPermutation(t *testing.T) {
 
 // TestEvents: a rejected pod is tried again when a node changes so that it fits.
 func TestEvents(t *testing.T) {
-	pl := newPlugin(args(t, nil), usage.Annotations{}, problems.New(Name))
+	pl := newPlugin(args(t, nil), problems.New(Name))
 	events, err := pl.EventsToRegister(t.Context())
 	if err != nil || len(events) != 2 {
 		t.Fatal(events, err)
@@ -279,36 +313,31 @@ func TestDebug(t *testing.T) {
 	}
 }
 
-// changing is a source whose answers for the same nodes change.
-type changing struct{ version uint64 }
-
-func (c *changing) Version() uint64 { return c.version }
-
-func (c *changing) Of(*v1.Node, v1.ResourceName) usage.Statistics {
-	return usage.Statistics{Free: 4000 - 1000*float64(c.version)}
+// TestMemory: what is known of a node is read again when the node changes.
+func TestMemory(t *testing.T) {
+	pl := newPlugin(args(t, balance), problems.New(Name))
+	for _, c := range []struct {
+		node *v1.Node
+		want int64
+	}{{node("n", 0, 0), 100}, {node("n", .25, 0), 87}, {frameworktest.Node("n", "2", "2000", node("n", .5, 0).Annotations), 100}} {
+		if got, status := pl.Score(t.Context(), framework.NewCycleState(), frameworktest.Pod("p", "", ""), infoOf(c.node)); !status.IsSuccess() || got != c.want {
+			t.Errorf("%v: %d %v, want %d", c.node.Annotations, got, status, c.want)
+		}
+	}
 }
 
-// TestMemory: what is known of a node is read again when the node or its source changes.
-func TestMemory(t *testing.T) {
-	source := &changing{}
-	pl := newPlugin(args(t, balance), source, problems.New(Name))
-	score := func(n *v1.Node) int64 {
-		t.Helper()
-		got, status := pl.Score(t.Context(), framework.NewCycleState(), frameworktest.Pod("p", "", ""), infoOf(n))
-		if !status.IsSuccess() {
-			t.Fatal(status)
-		}
-		return got
+// TestUntil: statistics that nobody states anew do not count after their time.
+func TestUntil(t *testing.T) {
+	full := func(name string, until time.Time) *v1.Node {
+		n := node(name, .99, 0)
+		n.Annotations[usage.Until] = until.Format(time.RFC3339)
+		return n
 	}
-	first := node("n", 0, 0)
-	if got := score(first); got != 100 {
-		t.Errorf("all is free: %d", got)
-	}
-	if source.version++; score(first) != 87 {
-		t.Errorf("a quarter is used: %d", score(first))
-	}
-	if got := score(frameworktest.Node("n", "2", "2000", nil)); got != 100 {
-		t.Errorf("a smaller node of that name: %d", got)
+	f := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, nil), []*v1.Node{full("current", time.Now().Add(time.Hour)), full("old", time.Now().Add(-time.Minute))})
+	before := count(t)[usage.Unavailable]
+	got := f.Filter(t, frameworktest.Pod("p", "", ""))
+	if got[0].IsSuccess() || !got[1].IsSuccess() || count(t)[usage.Unavailable] != before+2 {
+		t.Errorf("current: %v, old: %v, counted %v times", got[0], got[1], count(t)[usage.Unavailable]-before)
 	}
 }
 
@@ -326,9 +355,17 @@ func TestLog(t *testing.T) {
 	if n := strings.Count(text, "node-"); !strings.Contains(text, "Rated nodes") || n != maxLogged {
 		t.Errorf("%d nodes in the log: %.500s", n, text)
 	}
+	for level, want := range map[int]int{5: 0, 6: 2} { // each node that is filtered
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(level)))
+		frameworktest.New(t, logger, Name, NewFactory().New, args(t, nil), []*v1.Node{node("n1", .5, 0), node("n2", .99, 0)}).Filter(t, frameworktest.Pod("p", "", ""))
+		text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if n := strings.Count(text, `Rated a node plugin="Safe" pod="default/p" rating={"node":"n`); n != want || want > 0 && !strings.Contains(text, `"rejected":true`) {
+			t.Errorf("level %d: %d nodes in the log, want %d: %.1000s", level, n, want, text)
+		}
+	}
 }
 
-// TestFactory: wrong arguments are refused by name, and a source that fails is named.
+// TestFactory: wrong arguments are refused by name.
 func TestFactory(t *testing.T) {
 	wrong := args(t, nil)
 	wrong.RiskPercent = 101
@@ -336,10 +373,6 @@ func TestFactory(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if _, err := NewFactory().New(t.Context(), &config.PackingArgs{}, nil); err == nil || !strings.Contains(err.Error(), "want SafeArgs") {
-		t.Errorf("%v", err)
-	}
-	broken := NewFactory(WithSource(func(context.Context) (usage.Source, error) { return nil, errors.New("on purpose") }))
-	if _, err := broken.New(t.Context(), args(t, nil), nil); err == nil || !strings.Contains(err.Error(), "on purpose") {
 		t.Errorf("%v", err)
 	}
 }
@@ -356,7 +389,7 @@ func FuzzAnnotations(f *testing.F) {
 	f.Add("1600", "400", "1200", int64(500))
 	f.Add("NaN", "1e400", "-3", int64(0))
 	f.Add("1e300", "1e-300", "1e308", int64(1)<<62)
-	pl := newPlugin(args(f, nil), usage.Annotations{}, problems.New(Name))
+	pl := newPlugin(args(f, nil), problems.New(Name))
 	f.Fuzz(func(t *testing.T, mean, deviation, forecast string, request int64) {
 		n := frameworktest.Node("n", "4", "1Gi", map[string]string{"mean-free-cpu": mean, "std-free-cpu": deviation, "forcasted-free-cpu": forecast, "mean-free-memory": mean})
 		for _, rating := range pl.ratings(&cycle{demand: demand{float64(max(request, 0)), 1}}, []fwk.NodeInfo{infoOf(n)}) {

@@ -1,9 +1,15 @@
 // Package usage has what is known of how much nodes use, by measurement: the mean and the
-// standard deviation of what is free, and forecasts. The plugin Safe rates nodes by it.
+// standard deviation of what is free, and forecasts, as annotations of nodes state them. The plugin Safe
+// rates nodes by it.
 package usage
 
 import (
+	"math"
+	"strconv"
+	"time"
+
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/scheduler/internal/decimal"
 )
@@ -16,11 +22,11 @@ const (
 	None Problem = ""
 	// Missing means that nobody states it.
 	Missing Problem = "missing"
-	// Invalid means that it is no number, negative, or larger than a number can be.
+	// Invalid means that it is no number, or larger than a number can be.
 	Invalid Problem = "invalid"
 	// NoCapacity means that the node has nothing of the resource.
 	NoCapacity Problem = "capacity"
-	// Unavailable means that the source does not answer, or its answer is too old.
+	// Unavailable means that nobody has stated it anew for too long.
 	Unavailable Problem = "unavailable"
 )
 
@@ -36,18 +42,11 @@ type Statistics struct {
 	// Forecast is how much will be free, if Forecasts is true.
 	Forecast  float64
 	Forecasts bool
+	// Until is when this ends to count; zero: never.
+	Until time.Time
 	// Problem is why nothing of this is known, and Of the name of what has the problem.
 	Problem Problem
 	Of      string
-}
-
-// Source has the statistics of nodes. Implementations are safe for concurrent use.
-type Source interface {
-	// Of returns what is known of a resource, CPU or memory, of a node.
-	Of(node *v1.Node, resource v1.ResourceName) Statistics
-	// Version returns a number that changes when Of may have another answer for the same Node
-	// object. It is asked for once a pod, Of for each node when that has changed.
-	Version() uint64
 }
 
 // Capacity returns how much pods may have of a resource, CPU or memory, of a node: millicores
@@ -60,46 +59,65 @@ func Capacity(node *v1.Node, resource v1.ResourceName) float64 {
 	return float64(quantity.Value())
 }
 
-// Annotations is the Source that reads the annotations of nodes. Their names are those of
-// the kube-safe-scheduler (IBM, 2019), with its spelling.
-type Annotations struct{}
-
-// Version implements Source: what a Node states is in the Node.
-func (Annotations) Version() uint64 { return 0 }
+// Until is the annotation with the time, in RFC 3339, until which the statistics of a node count. Without,
+// they always do.
+const Until = "layerlocality.io/statistics-until"
 
 // names are those of the annotations about a resource.
 type names struct{ mean, deviation, forecast string }
 
+// annotations have the names that the kube-safe-scheduler (IBM, 2019) has, with its spelling.
 var annotations = map[v1.ResourceName]names{
 	v1.ResourceCPU:    {"mean-free-cpu", "std-free-cpu", "forcasted-free-cpu"},
 	v1.ResourceMemory: {"mean-free-memory", "std-free-memory", "forcasted-free-memory"},
 }
 
-// Of implements Source. A number that is wrong makes the others useless: without it they may
-// mean the opposite.
-func (Annotations) Of(node *v1.Node, resource v1.ResourceName) Statistics {
-	var s Statistics
+// Of returns what the annotations of a node state of a resource, CPU or memory. It reads what the
+// annotators of the kube-safe-scheduler write as its agent reads it: a mean that is no number is none,
+// so is a forecast, such as the "N/A" of an annotator that does not forecast, and a deviation that is no
+// number is 0. Less than nothing is nothing: a node may use more than pods may have of it.
+func Of(node *v1.Node, resource v1.ResourceName) Statistics {
 	is := annotations[resource]
 	mean, ok := node.Annotations[is.mean]
 	if !ok {
 		return Statistics{Problem: Missing, Of: is.mean}
 	}
-	read := func(name, text string, value *float64) {
-		if s.Problem != None {
-			return
-		}
-		var err error
-		if *value, err = decimal.Parse(text); err != nil {
-			s = Statistics{Problem: Invalid, Of: name}
-		}
+	free, err := amount(mean)
+	if err != nil {
+		return Statistics{Problem: Invalid, Of: is.mean}
 	}
-	read(is.mean, mean, &s.Free)
-	if text, ok := node.Annotations[is.deviation]; ok {
-		read(is.deviation, text, &s.Deviation)
-	}
-	if text, ok := node.Annotations[is.forecast]; ok {
-		read(is.forecast, text, &s.Forecast)
-		s.Forecasts = s.Problem == None
+	s := Statistics{Free: free}
+	s.Deviation, _ = amount(node.Annotations[is.deviation])
+	s.Forecast, err = amount(node.Annotations[is.forecast])
+	s.Forecasts = err == nil
+	if text, ok := node.Annotations[Until]; ok {
+		if s.Until, err = time.Parse(time.RFC3339, text); err != nil {
+			return Statistics{Problem: Invalid, Of: Until}
+		}
 	}
 	return s
+}
+
+// amount reads an annotation: 0 for a negative number, and with an error.
+func amount(text string) (float64, error) {
+	value, err := decimal.Parse(text)
+	return max(value, 0), err
+}
+
+// State returns the annotations by which a node states statistics until a time: what Of reads. A nil text
+// means that the annotation is to be removed.
+func State(statistics map[v1.ResourceName]Statistics, until time.Time) map[string]*string {
+	text := func(value float64) *string { return ptr.To(strconv.FormatFloat(math.Round(value), 'f', -1, 64)) }
+	all := map[string]*string{Until: ptr.To(until.UTC().Format(time.RFC3339))}
+	for resource, is := range annotations {
+		all[is.mean], all[is.deviation], all[is.forecast] = nil, nil, nil
+		s, ok := statistics[resource]
+		if !ok {
+			continue
+		}
+		if all[is.mean], all[is.deviation] = text(s.Free), text(s.Deviation); s.Forecasts {
+			all[is.forecast] = text(s.Forecast)
+		}
+	}
+	return all
 }

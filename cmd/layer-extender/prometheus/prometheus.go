@@ -1,6 +1,5 @@
 // Package prometheus has what nodes use from a Prometheus server that scrapes the resource
-// metrics of kubelets (/metrics/resource). It asks once a minute for each statistic of all
-// nodes, never for a single pod.
+// metrics of kubelets (/metrics/resource).
 package prometheus
 
 import (
@@ -15,8 +14,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/api"
@@ -25,19 +22,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
-	"k8s.io/component-base/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
-	"github.com/layer-locality/layer-locality/scheduler/usage"
+	"github.com/layer-locality/layer-locality/cmd/layer-extender/annotate"
 )
 
 const (
-	// Interval is how often Prometheus is asked.
-	Interval = time.Minute
-	// MaxAge is how long an answer counts if no other comes.
-	MaxAge = 5 * time.Minute
 	// defaultTimeout is how long an answer may take.
 	defaultTimeout = 10 * time.Second
 	// maxAnswer is how many bytes an answer may have: 300 for each of 50,000 nodes.
@@ -81,39 +70,17 @@ type Config struct {
 	TokenFile, CAFile string
 	// Timeout is how long an answer may take; 0 means ten seconds.
 	Timeout time.Duration
-	// Clock is for when to ask and how old answers are; nil means the real one.
-	Clock clock.WithTicker
 }
 
-// Source is a usage.Source.
+// Source is an annotate.Source.
 type Source struct {
 	client  prometheusv1.API
-	queries map[string]string
+	queries map[string]string // by statistic
 	label   model.LabelName
 	timeout time.Duration
-	clock   clock.WithTicker
-	// known has the last answers, by statistic.
-	known map[string]*atomic.Pointer[answer]
-	// answers counts those that were taken over.
-	answers atomic.Uint64
-	// failed has the statistics whose last query failed. Only Update uses it.
-	failed map[string]bool
 }
 
-// answer is what a query found, by node.
-type answer struct {
-	at     time.Time
-	values map[string]float64
-}
-
-var register sync.Once
-
-var queries = metrics.NewCounterVec(&metrics.CounterOpts{
-	Namespace: "layer_extender", Name: "prometheus_queries_total", StabilityLevel: metrics.ALPHA,
-	Help: "Queries to Prometheus, by statistic and by what came: values of nodes (success), no series with the label of nodes (empty), an error (error).",
-}, []string{"statistic", "result"})
-
-// New returns a Source without statistics.
+// New returns a Source. It asks nothing yet.
 func New(c Config) (*Source, error) {
 	address, err := url.Parse(c.Address)
 	if err != nil || address.Scheme != "http" && address.Scheme != "https" || address.Host == "" {
@@ -146,14 +113,7 @@ func New(c Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	register.Do(func() { legacyregistry.MustRegister(queries) })
-	s := &Source{
-		client: prometheusv1.NewAPI(asked), queries: map[string]string{}, label: model.LabelName(c.NodeLabel), timeout: c.Timeout, clock: c.Clock,
-		known: map[string]*atomic.Pointer[answer]{}, failed: map[string]bool{},
-	}
-	if s.clock == nil {
-		s.clock = clock.RealClock{}
-	}
+	s := &Source{client: prometheusv1.NewAPI(asked), queries: map[string]string{}, label: model.LabelName(c.NodeLabel), timeout: c.Timeout}
 	defaults := Queries()
 	for name := range c.Queries {
 		if _, ok := defaults[name]; !ok {
@@ -164,10 +124,6 @@ func New(c Config) (*Source, error) {
 	for name, query := range defaults {
 		if query != "" {
 			s.queries[name] = expand(query, c.Window)
-			s.known[name] = &atomic.Pointer[answer]{}
-			for _, result := range []string{success, empty, failure} { // begin at 0
-				queries.WithLabelValues(name, result)
-			}
 		}
 	}
 	for _, name := range []string{"cpu-mean", "memory-mean"} {
@@ -186,72 +142,47 @@ func expand(query string, window time.Duration) string {
 	return strings.NewReplacer("$window", in(window), "$rate", in(window/3), "$step", in(window/15)).Replace(query)
 }
 
-// The results of queries, as the metric has them.
-const (
-	success = "success"
-	empty   = "empty"
-	failure = "error"
-)
-
-// Run asks from time to time, until the context is done.
-func (s *Source) Run(ctx context.Context) {
-	tick := s.clock.NewTicker(Interval)
-	defer tick.Stop()
-	for {
-		s.Update(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C():
-		}
-	}
-}
-
-// Update asks for every statistic once. What fails is logged when it begins to fail.
-func (s *Source) Update(ctx context.Context) {
+// Read implements annotate.Source. An error names the statistic and its query. A resource of a node is
+// left out unless all that is asked for of it is there: without its deviation, it does not count as steady.
+func (s *Source) Read(ctx context.Context) (annotate.Uses, error) {
+	answers := map[string]map[string]float64{}
 	for _, name := range slices.Sorted(maps.Keys(s.queries)) {
 		values, err := s.ask(ctx, s.queries[name])
-		result := success
-		switch {
-		case err != nil:
-			result = failure
-		case len(values) == 0:
-			result = empty
+		if err == nil && len(values) == 0 {
 			err = fmt.Errorf("no series has the label %s: set the label, or the query of this statistic", s.label)
 		}
-		if result != failure { // after an error, the last answer counts until it is too old
-			s.known[name].Store(&answer{at: s.clock.Now(), values: values})
-			s.answers.Add(1)
+		if err != nil {
+			return nil, fmt.Errorf("statistic %s of Prometheus, query %s: %w", name, s.queries[name], err)
 		}
-		queries.WithLabelValues(name, result).Inc()
-		if err != nil && !s.failed[name] && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Prometheus does not return what nodes use: they get no points, and pods go to them", "statistic", name, "query", s.queries[name])
-		} else if err == nil && s.failed[name] {
-			klog.FromContext(ctx).Info("Prometheus returns again what nodes use", "statistic", name, "nodes", len(values))
+		answers[name] = values
+	}
+	uses := annotate.Uses{}
+	for resource, is := range ofResource {
+		for node, mean := range answers[is.mean] {
+			// What nobody asks for is 0; of what is asked for, no value is not a number, as a wrong one is.
+			of := func(name string) float64 {
+				value, ok := answers[name][node]
+				if !ok && s.queries[name] != "" {
+					return math.NaN()
+				}
+				return value * is.unit
+			}
+			use := annotate.Use{Mean: mean * is.unit, Deviation: of(is.deviation)}
+			if s.queries[is.forecast] != "" {
+				if forecast := of(is.forecast); !math.IsNaN(forecast) {
+					use.Forecast = &forecast
+				}
+			}
+			if math.IsNaN(use.Mean) || math.IsNaN(use.Deviation) {
+				continue
+			}
+			if uses[node] == nil {
+				uses[node] = map[v1.ResourceName]annotate.Use{}
+			}
+			uses[node][resource] = use
 		}
-		s.failed[name] = err != nil
 	}
-}
-
-// Version implements usage.Source: it is another one after each answer, and when one becomes too
-// old, whether or not anybody asks then.
-func (s *Source) Version() uint64 {
-	old := uint64(0)
-	for _, known := range s.known {
-		if s.current(known) == nil {
-			old++
-		}
-	}
-	return s.answers.Load()*uint64(len(s.known)+1) + old
-}
-
-// current returns the last answer; nil if there is none, or if it is too old.
-func (s *Source) current(known *atomic.Pointer[answer]) *answer {
-	last := known.Load()
-	if last == nil || s.clock.Since(last.at) > MaxAge {
-		return nil
-	}
-	return last
+	return uses, nil
 }
 
 // ask returns what a query finds now, by node. Of several series of a node, the largest value
@@ -275,7 +206,7 @@ func (s *Source) ask(ctx context.Context, query string) (map[string]float64, err
 			continue
 		}
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-			v = math.NaN() // noted, so that it is known to be wrong
+			v = math.NaN() // not one of several series
 		}
 		if known, again := values[node]; again && (math.IsNaN(known) || v <= known) {
 			continue
@@ -285,60 +216,15 @@ func (s *Source) ask(ctx context.Context, query string) (map[string]float64, err
 	return values, nil
 }
 
-// of returns the value of a statistic of a node.
-func (s *Source) of(name, node string) (value float64, problem usage.Problem) {
-	known := s.known[name]
-	if known == nil {
-		return 0, usage.Missing // there is no such query
-	}
-	last := s.current(known)
-	if last == nil {
-		return 0, usage.Unavailable
-	}
-	value, ok := last.values[node]
-	switch {
-	case !ok:
-		return 0, usage.Missing
-	case math.IsNaN(value):
-		return 0, usage.Invalid
-	}
-	return value, usage.None
-}
-
 // statistics are the names of the statistics of a resource.
 type statistics struct {
 	mean, deviation, forecast string
-	unit                      float64 // how many of usage's units are one of Prometheus'
+	unit                      float64 // how many of annotate's units are one of Prometheus'
 }
 
 var ofResource = map[v1.ResourceName]statistics{
 	v1.ResourceCPU:    {"cpu-mean", "cpu-deviation", "cpu-forecast", 1000},
 	v1.ResourceMemory: {"memory-mean", "memory-deviation", "memory-forecast", 1},
-}
-
-// Of implements usage.Source. What is free is what the node has less what is used.
-func (s *Source) Of(node *v1.Node, resource v1.ResourceName) usage.Statistics {
-	name, capacity := ofResource[resource], usage.Capacity(node, resource)
-	mean, problem := s.of(name.mean, node.Name)
-	if problem != usage.None {
-		return usage.Statistics{Problem: problem, Of: name.mean}
-	}
-	known := usage.Statistics{Free: max(capacity-mean*name.unit, 0)}
-	if s.known[name.deviation] != nil { // without a query, all are steady
-		deviation, problem := s.of(name.deviation, node.Name)
-		if problem != usage.None {
-			return usage.Statistics{Problem: problem, Of: name.deviation}
-		}
-		known.Deviation = deviation * name.unit
-	}
-	forecast, problem := s.of(name.forecast, node.Name)
-	if problem == usage.Invalid {
-		return usage.Statistics{Problem: problem, Of: name.forecast}
-	}
-	if problem == usage.None {
-		known.Forecast, known.Forecasts = max(capacity-forecast*name.unit, 0), true
-	}
-	return known
 }
 
 // bounded refuses answers that are too large.

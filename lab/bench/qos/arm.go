@@ -2,7 +2,6 @@ package qos
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -139,11 +138,11 @@ func (c *Config) cluster(arm Arm, stages string) (cluster.Config, error) {
 	rate := func(perSecond float64) int { return int(math.Round(perSecond * c.Scale)) }
 	kwok := addons.Kwok(stages)
 	profile := map[string]any{"schedulerName": scenario.Stock}
-	if arm.Overload != "" {
+	if arm.Promises {
 		profile = scenario.Promising(scenario.Stock, map[string]any{
 			"safetyMargin": c.scaled(safetyMargin).String(), "minimumRunningTime": c.scaled(minimumRunningTime).String(),
 			"reconsiderEvery":         max(time.Second, c.scaled(5*time.Second)).String(), // less is not valid
-			"maxPreemptionsPerMinute": rate(float64(cmp.Or(arm.Preemptions, configv1.DefaultMaxPreemptionsPerMinute))), "overload": arm.Overload, "window": "0s",
+			"maxPreemptionsPerMinute": rate(float64(configv1.DefaultMaxPreemptionsPerMinute)), "longWait": c.scaled(longWait).String(), "window": "0s",
 		})
 		rights, err := scenario.PromisingRights()
 		if err != nil {
@@ -198,13 +197,13 @@ func (c *Config) follow(ctx context.Context, arm Arm, lab *scenario.Lab) (*Outco
 	if err := outcome.take(services, arm, float64(c.Nodes*podsPerNode)*outcome.Seconds); err != nil {
 		return nil, err
 	}
-	if arm.Overload == "" {
+	if !arm.Promises {
 		return outcome, nil
 	}
 	if err := outcome.ask(ctx, lab, measured); err != nil {
 		return nil, err
 	}
-	if arm.Name == ofDefault(160) {
+	if arm.Name == qosaware+"-160" {
 		restarts, err := c.restart(ctx, lab, measured)
 		if err != nil {
 			return nil, err

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/lab/bench"
-	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 )
 
@@ -47,42 +46,30 @@ type Config struct {
 // Arm is a policy, and the workloads that it is tried with.
 type Arm struct {
 	Name string
-	// Overload is the argument of QosAware; without it PrioritySort and DefaultPreemption
-	// decide.
-	Overload string
+	// Promises has QosAware decide, and not PrioritySort and DefaultPreemption.
+	Promises bool
 	// Gold and Silver are how many workloads of SLO 1, with a higher priority, and of SLO .5
 	// there are.
 	Gold, Silver int
 	// Pull is how long a pod that has its node takes to be ready, before Scale.
 	Pull time.Duration
-	// Preemptions is the argument maxPreemptionsPerMinute, before Scale; 0: what the plugin has
-	// if nobody sets it.
-	Preemptions int32
 }
-
-// Default is the value of the argument overload that the plugin has if nobody sets it.
-const Default = configv1.DefaultOverload
 
 // The policies as parts of the names of arms.
 const (
 	priorities = "priorities"
-	share      = "share"
-	admit      = "admit"
+	qosaware   = "qosaware"
 	pull       = "pull"
-	often      = "often"
 )
 
-// Arms are all of them: the published 100 + 160 workloads, room for 200, and 100 + 200, and two
-// that explain. Those of the default policy are also named so by OfDefault.
+// Arms are all of them: the published 100 + 160 workloads, room for 200, and 100 + 200, and one
+// that explains.
 var Arms = []Arm{
 	{Name: priorities + "-160", Gold: 100, Silver: 160},
-	{Name: share + "-160", Overload: config.OverloadShare, Gold: 100, Silver: 160},
-	{Name: admit + "-160", Overload: config.OverloadAdmit, Gold: 100, Silver: 160},
+	{Name: qosaware + "-160", Promises: true, Gold: 100, Silver: 160},
 	{Name: priorities + "-200", Gold: 100, Silver: 200},
-	{Name: share + "-200", Overload: config.OverloadShare, Gold: 100, Silver: 200},
-	{Name: admit + "-200", Overload: config.OverloadAdmit, Gold: 100, Silver: 200},
-	{Name: pull + "-160", Overload: Default, Gold: 100, Silver: 160, Pull: time.Minute},
-	{Name: often + "-200", Overload: config.OverloadAdmit, Gold: 100, Silver: 200, Preemptions: 10 * configv1.DefaultMaxPreemptionsPerMinute},
+	{Name: qosaware + "-200", Promises: true, Gold: 100, Silver: 200},
+	{Name: pull + "-160", Promises: true, Gold: 100, Silver: 160, Pull: time.Minute},
 }
 
 // Cost is the name of what is measured beside the arms: what the plugin costs.
@@ -95,15 +82,6 @@ func Names() []string {
 		names = append(names, arm.Name)
 	}
 	return append(names, Cost)
-}
-
-// ofDefault returns the name of the arm with the default policy and so many workloads of SLO
-// .5, without pulls.
-func ofDefault(silver int) string {
-	i := slices.IndexFunc(Arms, func(a Arm) bool {
-		return a.Overload == Default && a.Silver == silver && a.Pull == 0 && a.Preemptions == 0
-	})
-	return Arms[i].Name
 }
 
 // podsPerNode is the room of a node.
@@ -119,6 +97,7 @@ const (
 const (
 	safetyMargin       = 30 * time.Second
 	minimumRunningTime = 30 * time.Second
+	longWait           = configv1.DefaultLongWait
 )
 
 func (c *Config) check() error {

@@ -19,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
-
-	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 )
 
 // values returns n values, the first ones below .5.
@@ -44,10 +42,10 @@ func measured() *Result {
 		switch arm.Name {
 		case "priorities-160":
 			o.Silver = values(160, 58, 0)
-		case ofDefault(160):
+		case qosaware + "-160":
 			o.Restarts = &Restarts{Stopped: .004, Killed: .02}
 			o.Preempted = map[string]int{"secure": 7, "overhead": 3}
-		case ofDefault(200):
+		case qosaware + "-200":
 			o.Silver = values(200, 90, .2)
 			o.Gold[0] = .985
 		}
@@ -64,10 +62,10 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if got, want := lines[len(lines)-1], "qosaware missed_priority=58 missed=0 service=0.950 gold_min=0.9000 overload_met=110 added_us=1.50 added_slo_us=6.00 heap_mib=50.0 restart_error=0.0200"; got != want {
+	if got, want := lines[len(lines)-1], "qosaware missed_priority=58 missed=0 service=0.950 gold_min=0.9000 overload_met=110 starved=0 added_us=1.50 added_slo_us=6.00 heap_mib=50.0 restart_error=0.0200"; got != want {
 		t.Errorf("the last line is\n%s\nwant\n%s", got, want)
 	}
-	for want, n := range map[string]int{"goal met": 4, "goal missed": 4, "preempted, by reason: overhead 3 secure 7": 1, "after SIGKILL by 0.0200": 1} {
+	for want, n := range map[string]int{"goal met": 5, "goal missed": 4, "preempted, by reason: overhead 3 secure 7": 1, "after SIGKILL by 0.0200": 1} {
 		if got := strings.Count(out.String(), want); got != n {
 			t.Errorf("%q is there %d times, want %d:\n%s", want, got, n, &out)
 		}
@@ -80,7 +78,7 @@ func TestWrite(t *testing.T) {
 	if err := some.Write(&out); err != nil {
 		t.Fatal(err)
 	}
-	if want := "qosaware missed_priority=58 missed=- service=- gold_min=- overload_met=- added_us=- added_slo_us=- heap_mib=- restart_error=-\n"; !strings.HasSuffix(out.String(), want) || strings.Contains(out.String(), "goal") {
+	if want := "qosaware missed_priority=58 missed=- service=- gold_min=- overload_met=- starved=- added_us=- added_slo_us=- heap_mib=- restart_error=-\n"; !strings.HasSuffix(out.String(), want) || strings.Contains(out.String(), "goal") {
 		t.Errorf("%s", &out)
 	}
 }
@@ -129,7 +127,7 @@ func TestFigure(t *testing.T) {
 			}
 		}
 	}
-	if drawn["polyline"] != len(Arms)-1 || drawn["points"] != 4*160+3*200 {
+	if drawn["polyline"] != len(Arms) || drawn["points"] != 3*160+2*200 {
 		t.Errorf("drawn are %v", drawn)
 	}
 }
@@ -180,20 +178,13 @@ func TestSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"safetyMargin: 5s", "minimumRunningTime: 5s", "reconsiderEvery: 1s", "maxPreemptionsPerMinute: 360", "overload: " + Default, "qps: 300"} {
+	for _, want := range []string{"safetyMargin: 5s", "minimumRunningTime: 5s", "reconsiderEvery: 1s", "maxPreemptionsPerMinute: 360", "longWait: 1m40s", "qps: 300"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
 	if !settings.ControlPlaneOnly || !strings.Contains(settings.Addons[0].Manifests, "layer-locality-scheduler-qosaware") {
 		t.Errorf("%+v", settings)
-	}
-	raised, err := c.cluster(Arm{Overload: Default, Preemptions: 100}, "stages.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text, err := yaml.Marshal(raised.Scheduler.Config); err != nil || !strings.Contains(string(text), "maxPreemptionsPerMinute: 600\n") {
-		t.Errorf("%v in\n%s", err, text)
 	}
 	stock, err := c.cluster(Arms[0], "stages.yaml")
 	if err != nil || stock.Addons[0].Manifests != "" {
@@ -222,15 +213,6 @@ func TestSettings(t *testing.T) {
 	}
 	if !slices.Equal(kinds, []string{"Node", "Pod", "Pod"}) {
 		t.Errorf("stages of %q", kinds)
-	}
-}
-
-// The two arms of the default policy are those that the last line is of.
-func TestOfDefault(t *testing.T) {
-	t.Parallel()
-	want := map[string]string{config.OverloadAdmit: admit, config.OverloadShare: share}[Default]
-	if ofDefault(160) != want+"-160" || ofDefault(200) != want+"-200" {
-		t.Errorf("%s, %s; the default is %s", ofDefault(160), ofDefault(200), Default)
 	}
 }
 

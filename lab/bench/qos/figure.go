@@ -32,7 +32,7 @@ var panels = []struct{ title, suffix string }{
 // lines are the arms of a panel, by the beginning of their names, and how they are called. What
 // only explains a figure is left out.
 var lines = []struct{ prefix, name string }{
-	{priorities, "priorities"}, {share, "QosAware, Share"}, {admit, "QosAware, Admit"}, {pull, "the default, pods with pulls"},
+	{priorities, "priorities"}, {qosaware, "QosAware"}, {pull, "QosAware, pods with pulls"},
 }
 
 // drawing is what the template draws.

@@ -53,6 +53,7 @@ var documentTables = map[string]tableOfDocument{
 			{"rolling updates, 4 replicas", figureOf, "rolling-4", 0},
 			{"bursts of 50 pods, few pods before", figureOf, "burst-50", 0},
 			{"bursts of 50 pods, on nodes that LayerLocality filled", "bursts", "burst-50-late after layerlocality", 0},
+			{"sandboxes: 125 short pods a minute, 500 images", figureOf, "sandbox", 0},
 		},
 	},
 	"results": {
@@ -67,6 +68,8 @@ var documentTables = map[string]tableOfDocument{
 			{"`nodes-50`: 5,000 pods, 50 nodes", figureOf, "nodes-50", 0},
 			{"`busy`: 85 % of the CPU requested", figureOf, "busy", 0},
 			{"`burst-50`: 50 pods of a new image at once", figureOf, "burst-50", 0},
+			{"`burst-50-replicasets`: the same, of ReplicaSets", figureOf, "burst-50-replicasets", 0},
+			{"`sandbox`: bursts of 50 to 200 short pods a minute", figureOf, "sandbox", 0},
 			{"`rolling-1`: updates, 1 replica", figureOf, "rolling-1", 0},
 			{"`rolling-2`: 2 replicas", figureOf, "rolling-2", 0},
 			{"`rolling-4`: 4 replicas", figureOf, "rolling-4", 0},
@@ -79,8 +82,9 @@ var documentTables = map[string]tableOfDocument{
 		columns: []documentColumn{
 			{"seconds: default", baseline, "startupMean", false, false}, {"**LayerLocality**", ours, "startupMean", true, false},
 			{"start-up: LRScheduler", "lrscheduler", "startup", false, false}, {"**LayerLocality**", ours, "startup", true, true},
-			{"GB: default", baseline, "pulled", false, false}, {"**LayerLocality**", ours, "pulled", true, false},
 			{"bytes: LRScheduler", "lrscheduler", "bytes", false, false}, {"**LayerLocality**", ours, "bytes", true, true},
+			{"p99: **LayerLocality**", ours, "p99", true, false},
+			{"CPU std: LRScheduler", "lrscheduler", "cpu", false, false}, {"**LayerLocality**", ours, "cpu", false, false},
 		},
 		rows: []documentRow{
 			{"30 pods, after the default profile", "bursts", "burst-30-late after default", 0}, {"50 pods, after the default profile", "bursts", "burst-50-late after default", 0},
@@ -101,7 +105,7 @@ func alternativesTable() tableOfDocument {
 		}
 		t.columns = append(t.columns, documentColumn{title, p, "", false, false})
 	}
-	for _, scenario := range []string{"zipf-1", "zipf-1 at 30 Mbit/s", "nodes-50", "burst-50", "rolling-2"} {
+	for _, scenario := range []string{"zipf-1", "zipf-1 at 30 Mbit/s", "nodes-50", "burst-50", "rolling-2", "sandbox"} {
 		t.rows = append(t.rows, documentRow{"`" + scenario + "`", "alternatives", scenario, 0})
 	}
 	return t

@@ -16,13 +16,18 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
+	annotator "github.com/layer-locality/layer-locality/cmd/layer-extender/annotate"
+	"github.com/layer-locality/layer-locality/cmd/layer-extender/prometheus"
 	"github.com/layer-locality/layer-locality/internal/monitoring"
 	"github.com/layer-locality/layer-locality/lab/cluster"
 	"github.com/layer-locality/layer-locality/lab/cluster/addons"
 	"github.com/layer-locality/layer-locality/lab/scenario"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
+	"github.com/layer-locality/layer-locality/scheduler/usage"
 )
 
 // TestStated has annotations state what nodes use and how congested they are.
@@ -88,7 +93,7 @@ func settle(t *testing.T) {
 func annotateNow(t *testing.T, node string) {
 	t.Helper()
 	stamp := fmt.Sprint(time.Now().UnixNano() % 1_000_000_000)
-	annotate(t, node, map[string]string{"forcasted-free-cpu": stamp + "NaN"}) // invalid, so that it shows
+	annotate(t, node, map[string]string{usage.Until: stamp}) // no time, so that it shows
 	wait := func(invalid bool) {
 		t.Helper()
 		livetest.Eventually(t, time.Minute, "layer-extender has seen "+node, func(ctx context.Context) error {
@@ -96,14 +101,14 @@ func annotateNow(t *testing.T, node string) {
 			if err != nil {
 				return err
 			}
-			if got := ratings[node].Resources["cpu"].Of == "forcasted-free-cpu"; got != invalid {
+			if got := ratings[node].Resources["cpu"].Of == usage.Until; got != invalid {
 				return fmt.Errorf("%s: %+v", node, ratings[node])
 			}
 			return nil
 		})
 	}
 	wait(true)
-	must(t, unannotate(t.Context(), node, "forcasted-free-cpu"))
+	must(t, unannotate(t.Context(), node, usage.Until))
 	wait(false)
 }
 
@@ -131,12 +136,30 @@ func safe(ctx context.Context, base string, query url.Values) (map[string]nodeRa
 	return ratings, nil
 }
 
-// TestPrometheus has a real Prometheus scrape the kubelets.
+// TestPrometheus has a real Prometheus scrape the kubelets, and nodes annotated by what it returns.
 func TestPrometheus(t *testing.T) {
 	config, err := c.RESTConfig()
 	must(t, err)
 	configure(t, config)
-	restart(t, "--prometheus-address="+addons.PrometheusURL(c), "--prometheus-window=1m")
+	client, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	t.Cleanup(func() {
+		for _, node := range c.Nodes() {
+			if err := unannotate(context.Background(), node.Name, slices.Collect(maps.Keys(usage.State(nil, time.Now())))...); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	annotated := func(label string) *annotator.Annotator {
+		source, err := prometheus.New(prometheus.Config{Address: addons.PrometheusURL(c), Window: time.Minute, NodeLabel: label})
+		must(t, err)
+		return annotator.New(client, source, clock.RealClock{})
+	}
+	byNode := annotated("node")
+	livetest.Eventually(t, 2*time.Minute, "nodes are annotated", func(ctx context.Context) error {
+		_, err := byNode.Update(ctx)
+		return err
+	})
 	var ratings map[string]nodeRating
 	livetest.Eventually(t, 2*time.Minute, "all nodes have statistics", func(ctx context.Context) (err error) {
 		if ratings, err = safe(ctx, addons.ExtenderURL(c), url.Values{}); err != nil {
@@ -158,69 +181,33 @@ func TestPrometheus(t *testing.T) {
 	}
 	livetest.Table(t, rows...)
 
-	// Every node uses something of its memory: who accepts nothing finds no node.
+	// Every node uses something of its memory: who accepts nothing finds no node, behind the extender and in
+	// our scheduler.
 	strict := filepath.Join(folder, "strict.yaml")
 	must(t, os.WriteFile(strict, []byte("[{name: Safe, args: {utilizationPercent: 0}}]"), 0o600))
-	restart(t, "--prometheus-address="+addons.PrometheusURL(c), "--prometheus-window=1m", "--plugin-config="+strict)
-	// It is asked once a minute.
-	livetest.Eventually(t, 150*time.Second, "Prometheus has answered", func(ctx context.Context) error {
-		ratings, err := safe(ctx, addons.ExtenderURL(c), url.Values{})
-		if err != nil {
-			return err
-		}
-		for _, node := range c.Nodes() {
-			if !ratings[node.Name].Rejected {
-				return fmt.Errorf("%+v", ratings[node.Name])
-			}
-		}
-		return nil
-	})
-	schedule(t, extended("safe-overload"))
+	restart(t, "--plugin-config="+strict)
 	prepare(t)
-	pod := scenario.Pod{Name: "measured", Image: image, Scheduler: scenario.Stock}
-	livetest.RemoveAtEnd(t, lab, pod.Name)
-	must(t, lab.Submit(t.Context(), pod))
-	if text := complaint(t, pod.Name); !strings.Contains(text, "3 node(s) had a risk above 0.3 of using more than 0 of their") {
-		t.Errorf("FailedScheduling: %s", text)
+	for name, settings := range map[string]cluster.Component{
+		"measured-extender": extended("safe-overload"), "measured-plugin": plugins(configured(only(scenario.Stock, "Safe"), "Safe", map[string]any{"utilizationPercent": 0})),
+	} {
+		schedule(t, settings)
+		pod := scenario.Pod{Name: name, Image: image, Scheduler: scenario.Stock}
+		livetest.RemoveAtEnd(t, lab, pod.Name)
+		must(t, lab.Submit(t.Context(), pod))
+		if text := complaint(t, pod.Name); !strings.Contains(text, "3 node(s) had a risk above 0.3 of using more than 0 of their") {
+			t.Errorf("%s: FailedScheduling: %s", name, text)
+		}
 	}
 
-	// A label that fits no node: there are no statistics, and pods go on.
-	restart(t, "--prometheus-address="+addons.PrometheusURL(c), "--prometheus-window=1m", "--prometheus-node-label=instance")
-	annotate(t, "n1", map[string]string{"congestion-factor": "1"}) // has the scheduler try again
-	_, err = lab.Placed(t.Context(), pod.Name)
+	// A label that fits no node: what nodes state stays, until its time is over.
+	if written, err := annotated("instance").Update(t.Context()); written != 0 || err == nil || !strings.Contains(err.Error(), "nothing is measured") {
+		t.Errorf("the label instance: %d nodes written, %v", written, err)
+	}
+	for _, node := range c.Nodes() {
+		must(t, patchAnnotations(t.Context(), node.Name, map[string]any{usage.Until: time.Now().Add(-time.Second).Format(time.RFC3339)}))
+	}
+	_, err = lab.Placed(t.Context(), "measured-extender", "measured-plugin")
 	must(t, err)
-	// Prometheus has answered with names, which are none of nodes: there are no statistics.
-	livetest.Eventually(t, 2*time.Minute, "the answers have come", func(ctx context.Context) error {
-		ratings, err := safe(ctx, addons.ExtenderURL(c), url.Values{})
-		if err != nil {
-			return err
-		}
-		for _, node := range c.Nodes() {
-			if got := ratings[node.Name].Resources["cpu"].Without; got != "missing" {
-				return fmt.Errorf("%s is without statistics because they are %q", node.Name, got)
-			}
-		}
-		return nil
-	})
-	livetest.Eventually(t, 2*time.Minute, "all four queries are answered", func(ctx context.Context) error {
-		results, err := lab.MetricOf(ctx, addons.ExtenderURL(c), "layer_extender_prometheus_queries_total", "result")
-		if err == nil && (results["success"] < 4 || results["empty"] != 0 || results["error"] != 0) {
-			err = fmt.Errorf("queries: %v, want all four answered, with the names of instances", results)
-		}
-		return err
-	})
-	// A pod that comes now counts on each node: twice by the filter, once by the score.
-	missing := func() int {
-		t.Helper()
-		reasons, err := lab.MetricOf(t.Context(), addons.ExtenderURL(c), "scheduler_nodes_without_statistics_total", "reason")
-		must(t, err)
-		return reasons["missing"]
-	}
-	before := missing()
-	place(t, scenario.Stock, scenario.Pod{Name: "not-measured"})
-	if n := missing() - before; n < 3*len(c.Nodes()) {
-		t.Errorf("%d nodes without statistics are counted for a pod on %d nodes", n, len(c.Nodes()))
-	}
 }
 
 // configure has Prometheus scrape the kubelets every second, and waits until it has done so

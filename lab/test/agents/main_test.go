@@ -117,7 +117,7 @@ func extended(agents ...string) cluster.Component {
 	for _, agent := range agents {
 		further := map[string]any{"httpTimeout": "5s", "ignorable": false}
 		if agent == "safe-overload" {
-			further["filterVerb"] = "predicates/" + agent
+			further["filterVerb"], further["preemptVerb"] = "predicates/"+agent, "preempt/"+agent
 		}
 		extenders = append(extenders, addons.ExtenderEntry(agent, weight, further))
 	}

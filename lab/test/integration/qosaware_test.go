@@ -371,7 +371,7 @@ func TestQosAwarePreemption(t *testing.T) {
 
 	// A larger SLO: the smallest goes, and never who states none.
 	before := preempted(t)
-	c.pod("large", "0.9")
+	c.pod("large", "0.6")
 	c.isPlaced("large", "middle", "none")
 	if after := preempted(t); after["larger-slo"] != before["larger-slo"]+1 || after["priority"] != before["priority"] {
 		t.Errorf("preemptions are counted %v, before %v", after, before)
@@ -400,7 +400,7 @@ func TestQosAwarePreemption(t *testing.T) {
 
 	// A disruption budget spares who would go first.
 	c.spare("middle")
-	c.pod("largest", "1")
+	c.pod("largest", "0.7") // all three are .9 of the two places
 	c.isPlaced("largest", "middle", "none")
 
 	// Upstream's own rule: a lower priority.
@@ -443,9 +443,9 @@ func TestQosAwareReconsiders(t *testing.T) {
 	args.AcceptablePreemptionOverhead = ptr.To(0.) // a victim has to be above its SLO
 	stop := c.schedule(promising(args))
 	defer stop()
-	c.pod("runs", "0.5")
+	c.pod("runs", "0.45") // both together are .9 of the place
 	c.isPlaced("runs")
-	waits := c.pod("waits", "0.5")
+	waits := c.pod("waits", "0.45")
 	c.cannotBePlaced(waits)
 	c.isPlaced("waits") // once the other one has run for five seconds
 }

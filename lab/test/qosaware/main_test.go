@@ -231,12 +231,12 @@ func tableOf(ctx context.Context, url string) (map[string]row, error) {
 	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
 		columns := strings.Fields(line)
 		if i == 0 {
-			if want := []string{"CONTROLLER", "QOS/SLO", "TTV", "RUNNING", "WAITING", "BINDING"}; !slices.Equal(columns, want) {
+			if want := []string{"CONTROLLER", "QOS/SLO", "TTV", "RUNNING", "WAITING", "BINDING", "ADMITTED"}; !slices.Equal(columns, want) {
 				return nil, fmt.Errorf("columns %q, want %q", columns, want)
 			}
 			continue
 		}
-		if len(columns) != 6 {
+		if len(columns) != 7 {
 			return nil, fmt.Errorf("%q", line)
 		}
 		got, promised, _ := strings.Cut(columns[1], "/")

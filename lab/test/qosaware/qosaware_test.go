@@ -470,7 +470,7 @@ func TestJob(t *testing.T) {
 	room(t, 2, 2, 0)
 	before, err := lab.MetricOf(t.Context(), c.SchedulerURL(), "scheduler_qosaware_seconds_total", "state")
 	must(t, err)
-	pod := template("0.5", measuring, "aggregate")
+	pod := template("0.3", measuring, "aggregate") // with those below, less than .9 of the places
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	pod.Spec.Containers[0].Image = working(t)
 	completions := int32(20)
@@ -486,7 +486,7 @@ func TestJob(t *testing.T) {
 	})
 	allReady(t, "default", "job-name=work", 4)
 	time.Sleep(2 * time.Second) // they work: times of the API are whole seconds
-	deploy(t, "default", "larger", 2, template("1"))
+	deploy(t, "default", "larger", 2, template("0.9"))
 	allReady(t, "default", "app=larger", 2)
 	scale(t, "default", "larger", 0)
 	livetest.Eventually(t, 3*time.Minute, "the Job is done", func(ctx context.Context) error {
@@ -532,7 +532,7 @@ func working(t *testing.T) string {
 func TestConcurrent(t *testing.T) {
 	livetest.Long(t, "the unit tests of qosaware/ledger")
 	room(t, 1, 1, 1)
-	all := on(template("0.9", measuring, "concurrent"), "n1", "n2")
+	all := on(template("0.5", measuring, "concurrent"), "n1", "n2")
 	all.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "all-or-none"}}, TopologyKey: corev1.LabelHostname,
 	}}} // the third does not fit, whoever is preempted
@@ -604,7 +604,7 @@ func testReturns(t *testing.T, way string, layers bool) {
 		name := fmt.Sprintf("layers-%s-%d", way, i)
 		pushed, err := scenario.PushOnBase(t.Context(), c, name+":v1", images.Layer{Name: "small"}, 60_000_000)
 		must(t, err)
-		pod := template("0.5")
+		pod := template("0.1") // with those below, less than .9 of the places
 		pod.Spec.Containers[0].Image = pushed.Reference
 		deploy(t, "default", name, 1, pod)
 		names, references = append(names, name), append(references, pushed.Reference)
@@ -617,7 +617,7 @@ func testReturns(t *testing.T, way string, layers bool) {
 	if first < 3*60_000_000 {
 		t.Fatalf("three images of 60 MB were pulled with %d bytes", first)
 	}
-	deploy(t, "default", "larger-"+way, 3, template("1"))
+	deploy(t, "default", "larger-"+way, 3, template("0.75"))
 	allReady(t, "default", "app=larger-"+way, 3)
 	// The scheduler finds all three of them waiting, and all nodes free.
 	must(t, c.Scheduler().Stop(t.Context()))

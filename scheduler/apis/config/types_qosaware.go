@@ -15,7 +15,7 @@ type QosAwareArgs struct {
 	MinimumRunningTime           metav1.Duration
 	AcceptablePreemptionOverhead float64
 	MaxPreemptionsPerMinute      int32
-	Overload                     string
+	LongWait                     metav1.Duration
 	RespectPriority              bool
 	Window                       metav1.Duration
 	MeasureFrom                  string
@@ -25,14 +25,6 @@ type QosAwareArgs struct {
 	DefaultSLO                   *float64
 	LegacyAnnotations            bool
 }
-
-// The values of Overload: which of the workloads that are below their SLO come first.
-const (
-	// OverloadShare serves who is most behind.
-	OverloadShare = "Share"
-	// OverloadAdmit serves who is least behind.
-	OverloadAdmit = "Admit"
-)
 
 // The values of MeasureFrom: from when on a pod counts as running.
 const (

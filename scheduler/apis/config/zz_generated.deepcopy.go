@@ -137,6 +137,7 @@ func (in *QosAwareArgs) DeepCopyInto(out *QosAwareArgs) {
 	out.TypeMeta = in.TypeMeta
 	out.SafetyMargin = in.SafetyMargin
 	out.MinimumRunningTime = in.MinimumRunningTime
+	out.LongWait = in.LongWait
 	out.Window = in.Window
 	out.ReconsiderEvery = in.ReconsiderEvery
 	if in.DefaultSLO != nil {

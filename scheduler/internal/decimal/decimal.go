@@ -11,10 +11,10 @@ import (
 // of an annotation may have 256 KiB.
 const longest = 64
 
-var errForm = errors.New("want a decimal number that is not negative")
+var errForm = errors.New("want a decimal number")
 
 // Parse returns the number that a text has in decimal notation, with or without an exponent.
-// It is finite and not negative. The error does not repeat the text, which may be long.
+// It is finite. The error does not repeat the text, which may be long.
 func Parse(text string) (float64, error) {
 	text = strings.TrimSpace(text)
 	// ParseFloat also takes inf, nan and hexadecimal numbers, which begin with letters or
@@ -23,7 +23,7 @@ func Parse(text string) (float64, error) {
 		return 0, errForm
 	}
 	value, err := strconv.ParseFloat(text, 64)
-	if err != nil || value < 0 { // too large a number is an error
+	if err != nil { // too large a number is an error
 		return 0, errForm
 	}
 	return value + 0, nil // no -0

@@ -28,20 +28,18 @@ type Memory[T any] struct {
 type entry[T any] struct {
 	// node is the object that it was computed from. It does not keep a node in memory that is
 	// gone.
-	node    weak.Pointer[v1.Node]
-	version uint64
-	value   T
+	node  weak.Pointer[v1.Node]
+	value T
 }
 
 // Of returns what is remembered of a node, or else what compute returns, and remembers that.
-// version is another one if compute may return something else for the same object.
-func (m *Memory[T]) Of(node *v1.Node, version uint64, compute func() T) *T {
+func (m *Memory[T]) Of(node *v1.Node, compute func() T) *T {
 	if found, ok := m.nodes.Load(node.Name); ok {
-		if e := found.(*entry[T]); e.version == version && e.node.Value() == node {
+		if e := found.(*entry[T]); e.node.Value() == node {
 			return &e.value
 		}
 	}
-	e := &entry[T]{node: weak.Make(node), version: version, value: compute()}
+	e := &entry[T]{node: weak.Make(node), value: compute()}
 	if m.count.Load() >= Most {
 		m.nodes.Clear()
 		m.count.Store(0)

@@ -14,20 +14,19 @@ import (
 
 func named(name string) *v1.Node { return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
-// TestMemory computes once for an object and a version.
+// TestMemory computes once for an object.
 func TestMemory(t *testing.T) {
 	var m Memory[int]
 	computed := 0
-	of := func(node *v1.Node, version uint64) int {
-		return *m.Of(node, version, func() int { computed++; return computed })
+	of := func(node *v1.Node) int {
+		return *m.Of(node, func() int { computed++; return computed })
 	}
 	first, again := named("n"), named("n")
 	for i, step := range []struct {
-		node    *v1.Node
-		version uint64
-		want    int
-	}{{first, 0, 1}, {first, 0, 1}, {again, 0, 2}, {again, 0, 2}, {again, 1, 3}, {first, 1, 4}, {named("m"), 1, 5}, {first, 1, 4}} {
-		if got := of(step.node, step.version); got != step.want {
+		node *v1.Node
+		want int
+	}{{first, 1}, {first, 1}, {again, 2}, {again, 2}, {first, 3}, {named("m"), 4}, {first, 3}} {
+		if got := of(step.node); got != step.want {
 			t.Errorf("step %d: %d, want %d", i, got, step.want)
 		}
 	}
@@ -44,7 +43,7 @@ func TestBounded(t *testing.T) {
 		running.Go(func() {
 			for j := range Most {
 				name := fmt.Sprint("n-", i, "-", j)
-				if got := *m.Of(named(name), 0, func() string { return name }); got != name {
+				if got := *m.Of(named(name), func() string { return name }); got != name {
 					t.Errorf("%s: %s", name, got)
 				}
 			}
@@ -56,22 +55,18 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestContended has several goroutines ask for one name with objects and versions that change:
-// each gets what was computed for its own.
+// TestContended has several goroutines ask for one name with objects that change: each gets what was
+// computed for its own.
 func TestContended(t *testing.T) {
-	type seen struct {
-		node    *v1.Node
-		version uint64
-	}
-	var m Memory[seen]
+	var m Memory[*v1.Node]
 	nodes := []*v1.Node{named("n"), named("n"), named("n")}
 	var running sync.WaitGroup
 	for i := range 4 {
 		running.Go(func() {
 			for j := range 20_000 {
-				want := seen{nodes[(i+j)%len(nodes)], uint64(j % 5)}
-				if got := *m.Of(want.node, want.version, func() seen { return want }); got != want {
-					t.Errorf("%p in version %d: %p in version %d", want.node, want.version, got.node, got.version)
+				want := nodes[(i+j)%len(nodes)]
+				if got := *m.Of(want, func() *v1.Node { return want }); got != want {
+					t.Errorf("%p, want %p", got, want)
 				}
 			}
 		})
@@ -88,7 +83,7 @@ func TestGone(t *testing.T) {
 	var m Memory[string]
 	collected := func() weak.Pointer[v1.Node] {
 		node := named("n")
-		m.Of(node, 0, func() string { return "old" })
+		m.Of(node, func() string { return "old" })
 		return weak.Make(node)
 	}()
 	for end := time.Now().Add(time.Minute); collected.Value() != nil; runtime.GC() {
@@ -96,7 +91,7 @@ func TestGone(t *testing.T) {
 			t.Fatal("the node is kept")
 		}
 	}
-	if got := *m.Of(named("n"), 0, func() string { return "new" }); got != "new" || m.Len() != 1 {
+	if got := *m.Of(named("n"), func() string { return "new" }); got != "new" || m.Len() != 1 {
 		t.Errorf("a new node of that name: %s, %d are remembered", got, m.Len())
 	}
 }

@@ -105,6 +105,33 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// TestIdle checks that a pod that has a node and does not run is waiting for at most MaxIdle, in all.
+func TestIdle(t *testing.T) {
+	const most = 600
+	for _, w := range []account.Window{0, account.Window(1e6 * time.Hour)} {
+		life := account.Life{Created: at(0), Bound: at(100)}
+		check := func(now, running, waiting float64, stuck bool) {
+			t.Helper()
+			s := life.Sums(w, at(now))
+			if !near(s.Running, running, .01) || !near(s.Waiting, waiting, .01) || s.Binding != 0 || life.Stuck(at(now)) != stuck {
+				t.Errorf("window %v, after %v s: %+v, stuck %t; want %v and %v", time.Duration(w), now, s, life.Stuck(at(now)), running, waiting)
+			}
+		}
+		check(600, 0, 600, false)
+		life.Begin(w, at(600))
+		check(700, 100, 600, false)
+		life.Interrupt(w, at(700))
+		check(800, 100, 100+most, false)
+		check(900, 100, 100+most, true)
+		life.Begin(w, at(900))
+		check(1000, 200, 100+most, false)
+		life.Interrupt(w, at(1000))
+		check(5000, 200, 100+most, true)
+		life.Ended = at(5000)
+		check(6000, 200, 100+most, false)
+	}
+}
+
 // TestSumsAreTheAge checks that running, waiting and binding are all of a pod's age,
 // whatever its times are, and none of them negative.
 func TestSumsAreTheAge(t *testing.T) {

@@ -20,7 +20,19 @@ type Life struct {
 	First        time.Time
 	// Ended is when the pod finished or its deletion was asked for.
 	Ended time.Time
+
+	// stopped is when it was last interrupted.
+	stopped time.Time
+	// idled is for how long it had a node and did not run before it began to run, as far as that
+	// counts; excused are the seconds that do not, and excusedPlain the same unweighed.
+	idled        time.Duration
+	excused      Counter
+	excusedPlain float64
 }
+
+// MaxIdle is for how long, in all, the time counts in which a pod has a node and does not run: to be
+// placed once more would not help it. It is pulling, starting, or broken.
+const MaxIdle = 10 * time.Minute
 
 // Runs reports whether the pod runs and nobody has asked for its end.
 func (l *Life) Runs() bool { return !l.Since.IsZero() && l.Ended.IsZero() }
@@ -39,7 +51,7 @@ func (l *Life) binding(now time.Time) Interval {
 	switch end := l.end(now); {
 	case !l.Bound.IsZero():
 		from := later(l.Created, l.Bound.Add(-l.Binding))
-		return Interval{From: from, To: earlier(from.Add(l.Binding), end)}
+		return Interval{From: from, To: Earlier(from.Add(l.Binding), end)}
 	case !l.Reserved.IsZero():
 		return Interval{From: later(l.Created, l.Reserved), To: end}
 	default:
@@ -77,18 +89,49 @@ func (l *Life) Ran(now time.Time) time.Duration {
 	return max(0, run.To.Sub(run.From))
 }
 
-// Sums divides the age of the pod into running, waiting and binding. What is lost depends on
-// more than one pod. Without a window nothing is weighed.
-func (l *Life) Sums(w Window, now time.Time) Sums {
-	ran := l.EarlierPlain
-	if w > 0 {
-		ran = l.Earlier.As(w, now).Running
+// idle returns the interval in which the pod has had its node and has not run until now, as far
+// as it counts, and the rest.
+func (l *Life) idle(now time.Time) (counts, excused Interval) {
+	if l.Bound.IsZero() || !l.Since.IsZero() {
+		return Interval{}, Interval{}
 	}
+	from, to := later(later(l.Bound, l.stopped), l.Created), l.end(now)
+	limit := Earlier(from.Add(max(0, MaxIdle-l.idled)), to)
+	return Interval{From: from, To: limit}, Interval{From: later(from, limit), To: to}
+}
+
+// Stuck reports whether the pod has had a node for so long without running that the time does not
+// count any more.
+func (l *Life) Stuck(now time.Time) bool {
+	_, excused := l.idle(now)
+	return l.Ended.IsZero() && excused.From.Before(excused.To)
+}
+
+// Begin notes that the pod, which did not run, runs from a time on.
+func (l *Life) Begin(w Window, at time.Time) {
+	counts, excused := l.idle(at)
+	l.idled += max(0, counts.To.Sub(counts.From))
+	if excused.From.Before(excused.To) {
+		l.excused.Add(Sums{Waiting: excused.weigh(w, at)}, w, at)
+		l.excusedPlain += excused.To.Sub(excused.From).Seconds()
+	}
+	l.Since = at
+}
+
+// Sums divides the age of the pod into running, waiting and binding, without what does not
+// count. What is lost depends on more than one pod. Without a window nothing is weighed.
+func (l *Life) Sums(w Window, now time.Time) Sums {
+	ran, excused := l.EarlierPlain, l.excusedPlain
+	if w > 0 {
+		ran, excused = l.Earlier.As(w, now).Running, l.excused.As(w, now).Waiting
+	}
+	_, idle := l.idle(now)
+	excused += idle.weigh(w, now)
 	s := Sums{
 		Running: ran + l.Run(now).weigh(w, now),
 		Binding: l.binding(now).weigh(w, now),
 	}
-	s.Waiting = max(0, w.Weigh(l.Created, l.end(now), now)-s.Running-s.Binding)
+	s.Waiting = max(0, w.Weigh(l.Created, l.end(now), now)-s.Running-s.Binding-excused)
 	return s
 }
 
@@ -101,7 +144,7 @@ func (l *Life) Interrupt(w Window, at time.Time) {
 			l.First = run.From
 		}
 	}
-	l.Since = time.Time{}
+	l.Since, l.stopped = time.Time{}, at
 }
 
 // BindingSeconds returns how long bindings took, unweighed.
@@ -119,7 +162,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-func earlier(a, b time.Time) time.Time {
+// Earlier returns the earlier one of two times.
+func Earlier(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a
 	}

@@ -21,7 +21,7 @@ func Together(runs, lives []Interval, replicas int, from, to time.Time, w Window
 	steps := make([]step, 0, 2*(len(runs)+len(lives)))
 	add := func(intervals []Interval, up, enough int) {
 		for _, i := range intervals {
-			i.From, i.To = later(i.From, from), earlier(i.To, to)
+			i.From, i.To = later(i.From, from), Earlier(i.To, to)
 			if i.From.Before(i.To) {
 				steps = append(steps, step{i.From, up, enough}, step{i.To, -up, -enough})
 			}

@@ -23,12 +23,17 @@ type Judgement struct {
 	Sums account.Sums
 	// Overhead is which share preemptions cost already.
 	Overhead float64
+	// Refused means that the SLO is not admitted, or cannot be kept by scheduling: the pod is served
+	// as if it had none.
+	Refused bool
+	// Waited is how long the pod has been there without a node, and Held how long it has had one.
+	Waited, Held time.Duration
 	// Ran is how long ago the pod began to run, interruptions or not.
 	Ran time.Duration
 	// Runs is whether it runs.
 	Runs bool
-	// GainsNothing means that the pod runs in vain: others of its workload have no node, and
-	// only all of them together count (Concurrent).
+	// GainsNothing means that the pod runs in vain: for others of its workload there is no node,
+	// and only all of them together count (Concurrent).
 	GainsNothing bool
 }
 
@@ -56,7 +61,7 @@ func (l *Ledger) Judge(p *v1.Pod, now time.Time) (Judgement, bool) {
 	}
 	root := rootOf(p, statement.Controller, l.owners)
 	if stranger.workload = l.workloads[root.key]; stranger.workload == nil {
-		stranger.workload = &workload{key: root.key, replicas: root.replicas}
+		stranger.workload = &workload{key: root.key, replicas: root.replicas, refused: l.admission.Full}
 	}
 	if stranger.workload.terms.SLO == 0 { // a saved one without terms, or a new one
 		stranger.workload.terms = statement.Terms
@@ -70,6 +75,13 @@ func (l *Ledger) judgeLocked(p *pod, now time.Time) Judgement {
 	t := w.tally(l.window, now)
 	j := Judgement{
 		Workload: w.key, Terms: w.terms, Sums: t.sums, Ran: p.life.Ran(now), Runs: p.life.Runs(),
+	}
+	// Where more pods do nothing with their nodes than run, another node would not help.
+	j.Refused = w.refused || !j.Runs && t.stuck > t.running
+	if p.life.Bound.IsZero() {
+		j.Waited = max(0, now.Sub(p.life.Created))
+	} else {
+		j.Held = max(0, now.Sub(p.life.Bound))
 	}
 	c := account.Case{
 		Sums: t.sums, Running: t.running, Pending: t.pending, Runs: j.Runs, BindingPerPod: t.binding,
@@ -112,9 +124,8 @@ func (l *Ledger) scaleLocked(w *workload, now time.Time) {
 // to wait for all of them.
 const atOnce = 256
 
-// Urgent returns the pods without a node whose metric is less than a margin, most urgent
-// first by a comparison.
-func (l *Ledger) Urgent(margin float64, less func(a, b *Judgement) int) []types.NamespacedName {
+// Waiting returns the pods without a node that are wanted, in an order.
+func (l *Ledger) Waiting(wanted func(*Judgement) bool, order func(a, b *Judgement) int) []types.NamespacedName {
 	now := l.clock.Now()
 	type candidate struct {
 		name types.NamespacedName
@@ -128,7 +139,7 @@ func (l *Ledger) Urgent(margin float64, less func(a, b *Judgement) int) []types.
 		}
 	}
 	l.mu.Unlock()
-	var urgent []candidate
+	var chosen []candidate
 	for batch := range slices.Chunk(waiting, atOnce) {
 		l.mu.Lock()
 		for _, uid := range batch {
@@ -136,16 +147,16 @@ func (l *Ledger) Urgent(margin float64, less func(a, b *Judgement) int) []types.
 			if p == nil {
 				continue
 			}
-			if j := l.judgeLocked(p, now); j.Metric < margin {
-				urgent = append(urgent, candidate{types.NamespacedName{Namespace: p.namespace, Name: p.name}, j})
+			if j := l.judgeLocked(p, now); wanted(&j) {
+				chosen = append(chosen, candidate{types.NamespacedName{Namespace: p.namespace, Name: p.name}, j})
 			}
 		}
 		l.mu.Unlock()
 	}
-	slices.SortFunc(urgent, func(x, y candidate) int { return less(&x.j, &y.j) })
-	names := make([]types.NamespacedName, len(urgent))
-	for i := range urgent {
-		names[i] = urgent[i].name
+	slices.SortFunc(chosen, func(x, y candidate) int { return order(&x.j, &y.j) })
+	names := make([]types.NamespacedName, len(chosen))
+	for i := range chosen {
+		names[i] = chosen[i].name
 	}
 	return names
 }
@@ -157,7 +168,9 @@ type Row struct {
 	Sums     account.Sums
 	// Left is the published "time to violate" in seconds.
 	Left float64
-	Pods []PodRow
+	// Refused means that the SLO is not admitted.
+	Refused bool
+	Pods    []PodRow
 }
 
 // PodRow is what is known of one pod.
@@ -227,7 +240,8 @@ func (l *Ledger) Rows(pods bool) []Row {
 
 func (l *Ledger) rowLocked(w *workload, pods bool, now time.Time) Row {
 	l.scaleLocked(w, now)
-	row := Row{Workload: w.key, Terms: w.terms, Sums: w.tally(l.window, now).sums}
+	t := w.tally(l.window, now)
+	row := Row{Workload: w.key, Terms: w.terms, Refused: w.refused || t.stuck > t.running, Sums: t.sums}
 	row.Left = w.terms.Left(row.Sums)
 	if pods {
 		for _, p := range w.pods {

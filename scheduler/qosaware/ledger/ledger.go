@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
@@ -30,8 +31,10 @@ type Ledger struct {
 	reader Reader
 	window account.Window
 	ready  bool
-	owners Owners
-	clock  clock.PassiveClock
+	// respectPriority is the argument of that name.
+	respectPriority bool
+	owners          Owners
+	clock           clock.PassiveClock
 
 	mu        sync.Mutex
 	workloads map[Key]*workload
@@ -42,7 +45,8 @@ type Ledger struct {
 	// their life until then, which the sums of their workload have already, and those with scheduling gates.
 	apart map[types.UID]account.Life
 	// seconds are those of all pods that are gone, unweighed.
-	seconds account.Sums
+	seconds   account.Sums
+	admission admission
 	// changes counts what a saved state would have, and has not: of pods that are gone.
 	changes int
 }
@@ -51,7 +55,8 @@ type Ledger struct {
 func New(c Config) *Ledger {
 	return &Ledger{
 		reader: NewReader(c.Args), window: account.Window(c.Args.Window.Duration), ready: c.Args.MeasureFrom == config.MeasureFromReady,
-		owners: c.Owners, clock: c.Clock,
+		respectPriority: c.Args.RespectPriority,
+		owners:          c.Owners, clock: c.Clock,
 		workloads: map[Key]*workload{}, pods: map[types.UID]*pod{}, orphans: map[types.UID]map[types.UID]struct{}{}, apart: map[types.UID]account.Life{},
 	}
 }
@@ -144,10 +149,11 @@ func (l *Ledger) assignLocked(p *v1.Pod, known *pod, statement Statement, now ti
 	}
 	w := l.workloads[root.key]
 	if w == nil {
-		w = &workload{key: root.key, pods: map[types.UID]*pod{}}
+		w = &workload{key: root.key, pods: map[types.UID]*pod{}, refused: l.admission.Full, decided: now}
 		l.workloads[root.key] = w
 	}
 	w.demand(root.replicas, l.window, now) // before the pod is one of them
+	w.age(p.CreationTimestamp.Unix())
 	w.pods[p.UID], known.workload, known.inherited, w.empty = known, w, false, time.Time{}
 }
 
@@ -184,8 +190,9 @@ func (l *Ledger) Orphans(owner types.UID) []types.NamespacedName {
 func (l *Ledger) updateLocked(p *v1.Pod, known *pod, now time.Time) {
 	life := &known.life
 	known.workload.changed = true
+	known.priority, known.nominated = corev1helpers.PodPriority(p), p.Status.NominatedNodeName != ""
 	if p.Spec.NodeName != "" && life.Bound.IsZero() {
-		life.Bound = boundAt(p, now)
+		life.Bound = account.Earlier(boundAt(p, now), now)
 		if !life.Reserved.IsZero() { // until PostBind is more exact
 			life.Binding = now.Sub(life.Reserved)
 		}
@@ -197,16 +204,24 @@ func (l *Ledger) updateLocked(p *v1.Pod, known *pod, now time.Time) {
 		if p.DeletionGracePeriodSeconds != nil {
 			ended = ended.Add(-time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
 		}
-		life.Ended = ended
+		life.Ended = account.Earlier(ended, now)
 	}
-	switch since, until := l.runs(p, life, now); {
+	since, until := l.runs(p, life, now)
+	if since.After(now) { // the clock of the node is ahead
+		since = now
+		if life.Runs() {
+			since = life.Since
+		}
+	}
+	switch {
+	case life.Since.IsZero() && !since.IsZero():
+		life.Begin(l.window, since)
 	case life.Since.IsZero():
-		life.Since = since
 	case since.After(life.Since): // an interruption that was not seen
 		known.workload.interrupt(known, l.window, since)
-		life.Since = since
+		life.Begin(l.window, since)
 	case since.IsZero():
-		known.workload.interrupt(known, l.window, until)
+		known.workload.interrupt(known, l.window, account.Earlier(until, now))
 	}
 }
 

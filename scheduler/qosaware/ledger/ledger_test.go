@@ -497,6 +497,7 @@ func TestReady(t *testing.T) {
 	_ = l.Observe(p)
 	check(30, [4]float64{0, 0, 30, 0})
 	p = ready(p, 40, v1.ConditionTrue)
+	l.to(40)
 	_ = l.Observe(p)
 	check(60, [4]float64{20, 0, 40, 0})
 	p = ready(p, 70, v1.ConditionFalse)
@@ -504,8 +505,81 @@ func TestReady(t *testing.T) {
 	_ = l.Observe(p)
 	check(80, [4]float64{30, 0, 50, 0})
 	p = ready(p, 90, v1.ConditionTrue)
+	l.to(90)
 	_ = l.Observe(p)
 	check(100, [4]float64{40, 0, 60, 0})
+}
+
+// TestClockOfNode has a node whose clock is an hour ahead: its pod is ready from when that is seen, and
+// not from then on again and again.
+func TestClockOfNode(t *testing.T) {
+	for _, measuring := range account.Measurings {
+		l := newLab(func(a *config.QosAwareArgs) { a.MeasureFrom = config.MeasureFromReady })
+		l.owners["rs"] = ledger.Owner{Replicas: 1}
+		p := bound(promised("p", 0, ".5", measuring), 10)
+		l.to(20)
+		p = ready(p, 3620, v1.ConditionTrue)
+		for _, when := range []int{20, 50, 3000} {
+			l.to(when)
+			_ = l.Observe(p)
+		}
+		row := func() [4]float64 { return measured(l.Rows(false)[0].Sums) }
+		if j, _ := l.Judge(p, l.Now()); j.Ran != 2980*time.Second || row() != [4]float64{2980, 0, 20, 0} {
+			t.Errorf("%s: ran %v, %v", measuring, j.Ran, row())
+		}
+		_ = l.Observe(ready(p, 6600, v1.ConditionFalse))
+		l.to(3100)
+		want := [4]float64{2980, 0, 120, 0}
+		if measuring == account.Aggregate {
+			want = [4]float64{0, 2980, 120, 0}
+		}
+		if row() != want {
+			t.Errorf("%s, not ready any more: %v, want %v", measuring, row(), want)
+		}
+		_ = l.Observe(deleted(p, 9999))
+		l.to(3200)
+		if got := row(); got != want {
+			t.Errorf("%s, its end is asked for: %v, want %v", measuring, got, want)
+		}
+	}
+}
+
+// TestBrokenPods has pods that have nodes and are not ready: their debt stops growing, another one of the
+// same workload is served as if it stated nothing, and when they run after all it is urgent again.
+func TestBrokenPods(t *testing.T) {
+	for _, window := range []time.Duration{0, 24 * time.Hour} {
+		l := newLab(func(a *config.QosAwareArgs) {
+			a.MeasureFrom, a.Window = config.MeasureFromReady, metav1.Duration{Duration: window}
+		})
+		pods := make([]*v1.Pod, 3)
+		for i := range pods {
+			pods[i] = bound(promised(fmt.Sprint("p", i), 0, ".9", account.Average), 0)
+			_ = l.Observe(pods[i])
+		}
+		l.to(600)
+		next := promised("next", 600, ".9", account.Average)
+		_ = l.Observe(next)
+		if j, _ := l.Judge(next, l.Now()); j.Refused {
+			t.Error("refused after ten minutes: they may only be starting")
+		}
+		l.to(3600)
+		early, _ := l.Judge(pods[0], l.Now())
+		if got, most := early.Sums.Waiting, 3*600+3000.; got > most || got < .9*most || !early.Refused {
+			t.Errorf("window %v: three wait for an hour, for ten minutes of which the scheduler is to blame, and one for 3000 s: %+v", window, early.Sums)
+		}
+		if j, _ := l.Judge(next, l.Now()); !j.Refused {
+			t.Error("another one would be broken, too, and is not refused")
+		}
+		l.to(7200)
+		for i := range pods {
+			pods[i] = ready(pods[i], 7200, v1.ConditionTrue)
+			_ = l.Observe(pods[i])
+		}
+		l.to(7300)
+		if j, _ := l.Judge(next, l.Now()); j.Refused || math.Abs(j.Sums.Running-300) > 1 || j.Sums.Waiting > 3*600+6700 {
+			t.Errorf("window %v: they run after all: %+v", window, j)
+		}
+	}
 }
 
 // TestFlapping has a pod of two be ready and not ready, in turns, for hours: each second counts
@@ -539,7 +613,8 @@ func TestFlapping(t *testing.T) {
 		if measuring == account.Concurrent { // the steady one's seconds beside an unready one are lost
 			alone = 2 * turns
 		}
-		want := [4]float64{end + ran - alone, alone, 2 * turns, 0}
+		idle := account.MaxIdle.Seconds() // more does not count
+		want := [4]float64{end + ran - alone, alone, idle, 0}
 		got := measured(l.Rows(false)[0].Sums)
 		if measuring == account.Aggregate { // what an unready pod did is lost as long as it is not ready
 			want[0], want[1] = end, ran
@@ -608,6 +683,16 @@ func TestGainsNothing(t *testing.T) {
 	}
 	if j, _ := l.Judge(pods[2], l.Now()); j.GainsNothing {
 		t.Error("a pending pod gains nothing")
+	}
+	nominated := pods[2].DeepCopy()
+	nominated.Status.NominatedNodeName = "n1"
+	_ = l.Observe(nominated)
+	if j, _ := l.Judge(pods[0], l.Now()); j.GainsNothing {
+		t.Error("2 of 3 run, and a node is held for the third")
+	}
+	_ = l.Observe(pods[2])
+	if j, _ := l.Judge(pods[0], l.Now()); !j.GainsNothing {
+		t.Error("it is not held any more")
 	}
 	// The Deployment is scaled: what was lost is lost.
 	l.owners["rs"] = ledger.Owner{Replicas: 2}
@@ -747,7 +832,7 @@ func anySettings(random *rand.Rand) (measuring account.Measuring, measureFrom st
 // and that running, lost, waiting and binding are the age of all pods.
 func TestAnyOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	const end = 1000
+	const end = 600 // less than account.MaxIdle, which is not saved
 	for range 2000 {
 		measuring, measureFrom, window, set := anySettings(random)
 		events, left, interrupted := history(random, measuring, end)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -61,7 +60,9 @@ type saved struct {
 	Live float64 `json:"live,omitempty"`
 	// Settled is until when running time is in Running and Lost even of pods that exist.
 	Settled float64 `json:"settled,omitempty"`
-	Empty   float64 `json:"empty,omitempty"`
+	// Since is when the first pod was made.
+	Since int64   `json:"since,omitempty"`
+	Empty float64 `json:"empty,omitempty"`
 }
 
 func seconds(t time.Time) float64 {
@@ -90,20 +91,16 @@ func (l *Ledger) Save() ([]byte, error) {
 	l.mu.Lock()
 	changed := l.changes > 0
 	l.changes = 0
-	keys := slices.Collect(maps.Keys(l.workloads))
+	nothing := len(l.workloads) == 0
 	l.mu.Unlock()
-	if len(keys) == 0 && !changed {
+	if nothing && !changed {
 		return nil, nil
 	}
-	for batch := range slices.Chunk(keys, atOnce) {
-		l.mu.Lock()
-		for _, key := range batch {
-			if w := l.workloads[key]; w != nil && !w.alone() {
-				s.Workloads = append(s.Workloads, w.save(l.window, now))
-			}
+	l.eachWorkload(func(w *workload) {
+		if !w.alone() {
+			s.Workloads = append(s.Workloads, w.save(l.window, now))
 		}
-		l.mu.Unlock()
-	}
+	})
 	slices.SortFunc(s.Workloads, func(x, y saved) int { // the oldest last
 		last := func(s saved) float64 {
 			switch {
@@ -138,7 +135,7 @@ func (w *workload) save(window account.Window, now time.Time) saved {
 		Key: w.key, SLO: w.terms.SLO, Measuring: w.terms.Measuring, Overhead: w.terms.Overhead, Stated: w.from.created, By: w.from.pod,
 		Running: thousandths(sums.Running), Lost: thousandths(sums.Lost), Waiting: thousandths(sums.Waiting), Binding: thousandths(sums.Binding),
 		Gone: w.gone, AllBinding: thousandths(w.binding), Live: thousandths(live),
-		Settled: seconds(w.settled), Empty: seconds(w.empty),
+		Settled: seconds(w.settled), Empty: seconds(w.empty), Since: max(0, w.since),
 	}
 }
 
@@ -255,7 +252,7 @@ func (s *saved) valid(at float64) bool {
 	optional := func(name string) bool { return name == "" || usable(name) }
 	return usable(s.Namespace) && usable(s.Name) && optional(s.Kind) && optional(string(s.UID)) && optional(s.By) &&
 		within(1, s.SLO, s.Overhead) && s.SLO > 0 && slices.Contains(account.Measurings, s.Measuring) &&
-		within(maxTime, s.Settled, s.Empty) && within(at+86400, float64(s.Stated)) &&
+		within(maxTime, s.Settled, s.Empty) && within(at+86400, float64(s.Stated), float64(s.Since)) &&
 		within(maxSeconds, s.Running, s.Lost, s.Waiting, s.Binding, s.AllBinding, s.Live, float64(s.Gone))
 }
 
@@ -285,6 +282,9 @@ func (l *Ledger) loadLocked(from saved, at, now time.Time, own bool) {
 			w.empty = now
 		}
 		l.workloads[from.Key] = w
+	}
+	if from.Since > 0 {
+		w.age(from.Since)
 	}
 	if !own && w.gone >= from.Gone {
 		return

@@ -15,6 +15,11 @@ type workload struct {
 	terms account.Terms
 	// from is the pod that stated the terms.
 	from origin
+	// since is when the first of its pods was made that is known, in Unix seconds.
+	since int64
+	// refused means that its SLO is not admitted, since decided; told is what its owner knows.
+	refused, told bool
+	decided       time.Time
 	// replicas is how many pods have to run at once; 0 if nobody states it: then all that there are.
 	replicas int
 	pods     map[types.UID]*pod
@@ -52,6 +57,11 @@ type pod struct {
 	name      string
 	// controller is the value of the annotation of that name.
 	controller string
+	priority   int32
+	// nominated means that it has the promise of a node, on which others end.
+	nominated bool
+	// noRoom means that it found no room when it was last tried.
+	noRoom bool
 	// unknown is the owner that was not known when the workload was looked up.
 	unknown types.UID
 	// inherited means that a saved account of the workload does not have the pod any more.
@@ -67,14 +77,21 @@ func (w *workload) alone() bool {
 // waits reports whether the pod has no node, and nobody asked for its end.
 func (p *pod) waits() bool { return p.life.Bound.IsZero() && p.life.Ended.IsZero() }
 
+// placed reports whether the pod has a node, or one is held for it.
+func (p *pod) placed() bool {
+	return !p.life.Bound.IsZero() || !p.life.Reserved.IsZero() || p.nominated
+}
+
 // tally is what all pods of a workload add up to.
 type tally struct {
 	sums account.Sums
 	// binding are the seconds that a binding takes.
 	binding float64
 	// running and pending count the pods whose end nobody has asked for, and placed those of
-	// them that have a node.
+	// them that have a node, or for which one is held: they are on their way.
 	running, pending, placed int
+	// stuck counts those that have had a node for long and do not run.
+	stuck int
 }
 
 const (
@@ -112,7 +129,10 @@ func (w *workload) tally(window account.Window, now time.Time) tally {
 		case p.life.Ended.IsZero():
 			t.pending++
 		}
-		if p.life.Ended.IsZero() && !p.life.Bound.IsZero() {
+		if p.life.Stuck(now) {
+			t.stuck++
+		}
+		if p.life.Ended.IsZero() && p.placed() {
 			t.placed++
 		}
 	}
@@ -143,6 +163,13 @@ func (w *workload) demand(replicas int, window account.Window, now time.Time) {
 		w.settle(window, now)
 	}
 	w.replicas, w.changed = replicas, true
+}
+
+// age notes when a pod was made.
+func (w *workload) age(created int64) {
+	if w.since == 0 || created < w.since {
+		w.since = created
+	}
 }
 
 // together returns how many pods have to run at once.

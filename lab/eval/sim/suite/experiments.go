@@ -260,7 +260,7 @@ func alternatives(x Extent) Experiment {
 			Name: "alternatives", Title: "What if images come to nodes in another way?",
 			Text: "Alone, which is with the default profile, and with LayerLocality. peers: layers that another node has come from there at 10 Gbit/s, as with Spegel. ahead: every node pulls each image 10 minutes before its first use, as with Kruise's ImagePullJob. lazy: pods start with 6.4 % of what is missing, and the rest follows, as with eStargz or SOCI.",
 		},
-		Cases: append(cases(pick(x, []string{"zipf-1", "burst-50"}, []string{"zipf-1", "nodes-50", "burst-50", "rolling-2"}), x.size(), all), slow...),
+		Cases: append(cases(pick(x, []string{"zipf-1", "burst-50"}, []string{"zipf-1", "nodes-50", "burst-50", "rolling-2", "sandbox"}), x.size(), all), slow...),
 	}
 }
 

@@ -111,6 +111,20 @@ func Scenarios(size Size) []Scenario {
 			func(r *rand.Rand, d *Data) (*workload.Plan, error) { return b.Plan(r, d.Images) },
 		})
 	}
+	sets50 := workload.Bursts(50)
+	sets50.ReplicaSets = true
+	size.arrivals(&sets50.Before)
+	all = append(all, Scenario{
+		"burst-50-replicasets", "as burst-50, the pods of a burst are a ReplicaSet, which topology spread acts on",
+		func(r *rand.Rand, d *Data) (*workload.Plan, error) { return sets50.Plan(r, d.Images) },
+	})
+	sandboxes := workload.DefaultSandboxes()
+	size.cluster(&sandboxes.Cluster)
+	sandboxes.Minutes = size.share(sandboxes.Minutes)
+	all = append(all, Scenario{
+		"sandbox", "bursts of 50 to 200 short pods a minute, each image used for 8 of them; images of a benchmark for coding agents",
+		func(r *rand.Rand, _ *Data) (*workload.Plan, error) { return sandboxes.Plan(r) },
+	})
 	service := workload.Service()
 	size.arrivals(&service.Others)
 	all = append(all, Scenario{

@@ -418,3 +418,56 @@ func TestReferences(t *testing.T) {
 		t.Errorf("got %v, want %v", names, want)
 	}
 }
+
+// The images have the sizes of those they stand for: stored as they are, and each layer once.
+func TestSandboxes(t *testing.T) {
+	s := DefaultSandboxes()
+	s.Images = 2290
+	images := s.images(rand.New(rand.NewPCG(1, 2)))
+	var stored, distinct int64
+	seen := map[string]bool{}
+	for _, image := range images {
+		for _, l := range image.Layers {
+			stored += l.Size
+			if !seen[l.Digest] {
+				seen[l.Digest] = true
+				distinct += l.Size
+			}
+		}
+	}
+	if stored>>30 < 560 || stored>>30 > 800 || distinct>>30 < 50 || distinct>>30 > 85 {
+		t.Errorf("%d GiB as stored, %d GiB of distinct layers; want about 684 and 67", stored>>30, distinct>>30)
+	}
+	plan, err := DefaultSandboxes().Plan(rand.New(rand.NewPCG(1, 2)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := plan.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	bursts, pods := map[time.Duration]int{}, map[string]int{}
+	for _, e := range plan.Events {
+		if e.Pod != nil {
+			bursts[e.At]++
+			pods[e.Pod.Image]++
+		}
+	}
+	for at, n := range bursts {
+		if n < 50 || n > 200 {
+			t.Errorf("%d pods at %s", n, at)
+		}
+	}
+	for image, n := range pods {
+		if n > 24 {
+			t.Errorf("%s is used %d times", image, n)
+		}
+	}
+	if len(bursts) != 30 || len(pods) < 300 {
+		t.Errorf("%d bursts of %d images", len(bursts), len(pods))
+	}
+	for name, bad := range map[string]Sandboxes{"no image": {Environments: 1, Each: 1}, "bounds": {Images: 1, Environments: 1, Each: 1, LeastPods: 2}} {
+		if _, err := bad.Plan(rand.New(rand.NewPCG(1, 2))); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -44,6 +44,7 @@ var priorities = map[string]string{
 	"Pod kube-scheduler":                  "system-node-critical", // as kubeadm has it
 	"Deployment layer-locality-scheduler": "system-cluster-critical",
 	"DaemonSet layer-extender":            "system-cluster-critical", // the cluster's scheduler waits for it
+	"Deployment layer-annotator":          "",
 	"Deployment layer-resolver":           "",
 	"DaemonSet layer-agent":               "",
 	"DaemonSet layer-agent-containerd":    "",

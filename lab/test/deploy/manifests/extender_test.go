@@ -79,6 +79,23 @@ func TestExtender(t *testing.T) {
 	}
 }
 
+// TestAnnotator checks who may patch nodes: one pod, which may do nothing else.
+func TestAnnotator(t *testing.T) {
+	objects := buildExtender(t, "annotator")
+	pod := one[*appsv1.Deployment](t, objects).Spec.Template.Spec
+	account, role, binding := one[*corev1.ServiceAccount](t, objects), one[*rbacv1.ClusterRole](t, objects), one[*rbacv1.ClusterRoleBinding](t, objects)
+	if container := pod.Containers[0]; container.Image != extenderImage(t) || !slices.Equal(container.Args, []string{"annotate"}) {
+		t.Errorf("%s %q", container.Image, container.Args)
+	}
+	if pod.ServiceAccountName != account.Name || binding.RoleRef.Name != role.Name ||
+		!reflect.DeepEqual(binding.Subjects, []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: namespace}}) {
+		t.Errorf("the pod is %s, bound is %+v", pod.ServiceAccountName, binding.Subjects)
+	}
+	if got, want := atoms(role.Rules), []string{"/nodes:list", "/nodes:patch", "metrics.k8s.io/nodes:list"}; !slices.Equal(got, want) {
+		t.Errorf("rights %q, want %q", got, want)
+	}
+}
+
 var extenderArgs = []string{"--bind-address=127.0.0.1", "--port=5401", "--max-score=40"}
 
 // asks checks that a configuration asks layer-extender as it is installed here, and that a

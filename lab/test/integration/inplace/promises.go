@@ -38,6 +38,10 @@ type preempting struct {
 	*promised
 }
 
+func (p preempting) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	return p.plugin.PostFilter(ctx, state, pod, nodes)
+}
+
 func (p preempting) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	return p.plugin.Reserve(ctx, state, pod, node)
 }

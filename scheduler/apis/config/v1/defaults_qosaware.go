@@ -14,7 +14,7 @@ const (
 	DefaultMinimumRunningTime                   = 5 * time.Minute
 	DefaultAcceptablePreemptionOverhead float64 = 1
 	DefaultMaxPreemptionsPerMinute      int32   = 60
-	DefaultOverload                             = config.OverloadAdmit
+	DefaultLongWait                             = 10 * time.Minute
 	DefaultRespectPriority                      = true
 	DefaultWindow                               = 24 * time.Hour
 	DefaultMeasureFrom                          = config.MeasureFromReady
@@ -29,7 +29,7 @@ func SetDefaults_QosAwareArgs(args *QosAwareArgs) { //nolint:revive // the gener
 	setDefault(&args.MinimumRunningTime, metav1.Duration{Duration: DefaultMinimumRunningTime})
 	setDefault(&args.AcceptablePreemptionOverhead, DefaultAcceptablePreemptionOverhead)
 	setDefault(&args.MaxPreemptionsPerMinute, DefaultMaxPreemptionsPerMinute)
-	setDefault(&args.Overload, DefaultOverload)
+	setDefault(&args.LongWait, metav1.Duration{Duration: DefaultLongWait})
 	setDefault(&args.RespectPriority, DefaultRespectPriority)
 	setDefault(&args.Window, metav1.Duration{Duration: DefaultWindow})
 	setDefault(&args.MeasureFrom, DefaultMeasureFrom)

@@ -23,7 +23,7 @@ import (
 func TestQosAwareDefaults(t *testing.T) {
 	set := &v1.QosAwareArgs{
 		SafetyMargin: duration(0), MinimumRunningTime: duration(0), AcceptablePreemptionOverhead: ptr.To(0.), MaxPreemptionsPerMinute: ptr.To[int32](0),
-		Overload: ptr.To(""), RespectPriority: ptr.To(false), Window: duration(0), MeasureFrom: ptr.To("Bound"), ReconsiderEvery: duration(time.Second),
+		LongWait: duration(0), RespectPriority: ptr.To(false), Window: duration(0), MeasureFrom: ptr.To("Bound"), ReconsiderEvery: duration(time.Second),
 		StateConfigMap: ptr.To(""), DefaultSLO: ptr.To(.5), LegacyAnnotations: ptr.To(true), DebugBindAddress: "127.0.0.1:1",
 	}
 	scheme := runtime.NewScheme()
@@ -38,7 +38,7 @@ func TestQosAwareDefaults(t *testing.T) {
 	scheme.Default(got)
 	want := &v1.QosAwareArgs{
 		SafetyMargin: duration(30 * time.Second), MinimumRunningTime: duration(5 * time.Minute), AcceptablePreemptionOverhead: ptr.To(1.),
-		MaxPreemptionsPerMinute: ptr.To[int32](60), Overload: ptr.To("Admit"), RespectPriority: ptr.To(true), Window: duration(24 * time.Hour),
+		MaxPreemptionsPerMinute: ptr.To[int32](60), LongWait: duration(10 * time.Minute), RespectPriority: ptr.To(true), Window: duration(24 * time.Hour),
 		MeasureFrom: ptr.To("Ready"), ReconsiderEvery: duration(5 * time.Second), StateConfigMap: ptr.To("layerlocality-qosaware"), LegacyAnnotations: ptr.To(false),
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -34,11 +34,11 @@ type QosAwareArgs struct {
 	// +optional
 	MaxPreemptionsPerMinute *int32 `json:"maxPreemptionsPerMinute,omitempty"`
 
-	// Overload is who comes first of the workloads that are below the same SLO: who is
-	// least behind (Admit), so that as many as possible get what they were promised, or who
-	// is most behind (Share, as published), so that all suffer alike. Default Admit.
+	// LongWait is how long a pod without an SLO, or whose SLO is not admitted, waits behind
+	// urgent ones of its priority. After that one of ten places goes to those that wait longer,
+	// the first one first. Default 10m.
 	// +optional
-	Overload *string `json:"overload,omitempty"`
+	LongWait *metav1.Duration `json:"longWait,omitempty"`
 
 	// RespectPriority has the queue sort by priority first, and by SLO only among pods of
 	// the same priority. Pods are never preempted by pods with a lower priority, whatever

@@ -287,7 +287,7 @@ func autoConvert_v1_QosAwareArgs_To_config_QosAwareArgs(in *QosAwareArgs, out *c
 	if err := metav1.Convert_Pointer_int32_To_int32(&in.MaxPreemptionsPerMinute, &out.MaxPreemptionsPerMinute, s); err != nil {
 		return err
 	}
-	if err := metav1.Convert_Pointer_string_To_string(&in.Overload, &out.Overload, s); err != nil {
+	if err := metav1.Convert_Pointer_v1_Duration_To_v1_Duration(&in.LongWait, &out.LongWait, s); err != nil {
 		return err
 	}
 	if err := metav1.Convert_Pointer_bool_To_bool(&in.RespectPriority, &out.RespectPriority, s); err != nil {
@@ -331,7 +331,7 @@ func autoConvert_config_QosAwareArgs_To_v1_QosAwareArgs(in *config.QosAwareArgs,
 	if err := metav1.Convert_int32_To_Pointer_int32(&in.MaxPreemptionsPerMinute, &out.MaxPreemptionsPerMinute, s); err != nil {
 		return err
 	}
-	if err := metav1.Convert_string_To_Pointer_string(&in.Overload, &out.Overload, s); err != nil {
+	if err := metav1.Convert_v1_Duration_To_Pointer_v1_Duration(&in.LongWait, &out.LongWait, s); err != nil {
 		return err
 	}
 	if err := metav1.Convert_bool_To_Pointer_bool(&in.RespectPriority, &out.RespectPriority, s); err != nil {

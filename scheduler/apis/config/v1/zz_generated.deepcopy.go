@@ -232,9 +232,9 @@ func (in *QosAwareArgs) DeepCopyInto(out *QosAwareArgs) {
 		*out = new(int32)
 		**out = **in
 	}
-	if in.Overload != nil {
-		in, out := &in.Overload, &out.Overload
-		*out = new(string)
+	if in.LongWait != nil {
+		in, out := &in.LongWait, &out.LongWait
+		*out = new(metav1.Duration)
 		**out = **in
 	}
 	if in.RespectPriority != nil {

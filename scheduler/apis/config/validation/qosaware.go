@@ -43,7 +43,9 @@ func QosAwareArgs(args *config.QosAwareArgs) error {
 	if n := args.MaxPreemptionsPerMinute; n < 0 || n > maxPreemptions {
 		invalid("maxPreemptionsPerMinute", n, "must be between 0 and "+strconv.Itoa(maxPreemptions))
 	}
-	oneOf("overload", args.Overload, config.OverloadShare, config.OverloadAdmit)
+	if d := args.LongWait.Duration; d < time.Second || d > maxTimeout {
+		invalid("longWait", d.String(), "must be between 1s and 24h")
+	}
 	if d := args.Window.Duration; d != 0 && (d < time.Minute || d > maxWindow) {
 		invalid("window", d.String(), "must be between 1m and 2160h, or 0s to never forget")
 	}

@@ -38,11 +38,11 @@ func TestQosAwareArgs(t *testing.T) {
 		}, ""},
 		"lowest": {func(a *qos) {
 			a.SafetyMargin, a.MinimumRunningTime, a.AcceptablePreemptionOverhead, a.MaxPreemptionsPerMinute = duration(0), duration(0), 0, 0
-			a.Window, a.ReconsiderEvery, a.StateConfigMap, a.DefaultSLO = duration(time.Minute), duration(time.Second), "", ptr.To(1e-9)
+			a.Window, a.ReconsiderEvery, a.LongWait, a.StateConfigMap, a.DefaultSLO = duration(time.Minute), duration(time.Second), duration(time.Second), "", ptr.To(1e-9)
 		}, ""},
 		"highest": {func(a *qos) {
 			a.SafetyMargin, a.MinimumRunningTime, a.MaxPreemptionsPerMinute = duration(24*time.Hour), duration(24*time.Hour), 100_000
-			a.Window, a.ReconsiderEvery, a.DefaultSLO, a.Overload, a.DebugBindAddress = duration(2160*time.Hour), duration(time.Hour), ptr.To(1.), "Share", "[::1]:0"
+			a.Window, a.ReconsiderEvery, a.DefaultSLO, a.LongWait, a.DebugBindAddress = duration(2160*time.Hour), duration(time.Hour), ptr.To(1.), duration(24*time.Hour), "[::1]:0"
 		}, ""},
 		"margin below":       {func(a *qos) { a.SafetyMargin = duration(-1) }, "safetyMargin: Invalid value: \"-1ns\": must be between 0s and 24h"},
 		"margin above":       {func(a *qos) { a.SafetyMargin = duration(24*time.Hour + 1) }, "safetyMargin"},
@@ -53,7 +53,8 @@ func TestQosAwareArgs(t *testing.T) {
 		"overhead NaN":       {func(a *qos) { a.AcceptablePreemptionOverhead = math.NaN() }, "acceptablePreemptionOverhead"},
 		"preemptions below":  {func(a *qos) { a.MaxPreemptionsPerMinute = -1 }, "maxPreemptionsPerMinute"},
 		"preemptions above":  {func(a *qos) { a.MaxPreemptionsPerMinute = 100_001 }, "maxPreemptionsPerMinute"},
-		"overload":           {func(a *qos) { a.Overload = "share" }, `overload: Unsupported value: "share": supported values: "Share", "Admit"`},
+		"long wait below":    {func(a *qos) { a.LongWait = duration(time.Second - 1) }, `longWait: Invalid value: "999.999999ms": must be between 1s and 24h`},
+		"long wait above":    {func(a *qos) { a.LongWait = duration(24*time.Hour + 1) }, "longWait"},
 		"window below":       {func(a *qos) { a.Window = duration(time.Minute - 1) }, "window"},
 		"window above":       {func(a *qos) { a.Window = duration(2160*time.Hour + 1) }, "window"},
 		"window negative":    {func(a *qos) { a.Window = duration(-time.Hour) }, "or 0s to never forget"},
@@ -80,8 +81,8 @@ func TestQosAwareArgs(t *testing.T) {
 		})
 	}
 	args := qosDefaults(t)
-	args.Overload, args.MeasureFrom = "x", "y"
-	if err := validation.QosAwareArgs(args); err == nil || !strings.Contains(err.Error(), "overload") || !strings.Contains(err.Error(), "measureFrom") {
+	args.LongWait, args.MeasureFrom = duration(0), "y"
+	if err := validation.QosAwareArgs(args); err == nil || !strings.Contains(err.Error(), "longWait") || !strings.Contains(err.Error(), "measureFrom") {
 		t.Errorf("not everything that is wrong: %v", err)
 	}
 }
