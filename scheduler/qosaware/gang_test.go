@@ -93,6 +93,11 @@ func (onlyName) Name() string { return Name }
 // group is a PodGroup that preempts others.
 type group struct{ preemption.ExecutorPreemptor }
 
+// candidate is a node from which pods are preempted.
+type candidate struct{ preemption.Candidate }
+
+func (candidate) Name() string { return "n1" }
+
 func (group) Type() string    { return "podgroup" }
 func (group) Priority() int32 { return 5 }
 func (group) Pods() map[string]*v1.Pod {
@@ -108,7 +113,7 @@ func TestPodGroupsPreemptByPriority(t *testing.T) {
 		return nil
 	})
 	for range 3 {
-		if err := preempt(t.Context(), nil, group{}, queued("victim", 5, 0, "0.5").Pod, Name); err != nil {
+		if err := preempt(t.Context(), candidate{}, group{}, queued("victim", 5, 0, "0.5").Pod, Name); err != nil {
 			t.Fatal(err)
 		}
 	}
