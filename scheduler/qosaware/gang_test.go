@@ -98,8 +98,10 @@ type candidate struct{ preemption.Candidate }
 
 func (candidate) Name() string { return "n1" }
 
-func (group) Type() string    { return "podgroup" }
-func (group) Priority() int32 { return 5 }
+func (group) GetNamespace() string { return "default" }
+func (group) GetName() string      { return "gang" }
+func (group) Type() string         { return "podgroup" }
+func (group) Priority() int32      { return 5 }
 func (group) Pods() map[string]*v1.Pod {
 	return map[string]*v1.Pod{"a": queued("a", 5, 0, "0.9").Pod, "b": queued("b", 5, 0, "0.9").Pod}
 }

@@ -226,7 +226,7 @@ func (c *cluster) preempt(pod *v1.Pod) *framework.NodeInfo {
 		return nil
 	})
 	for _, victim := range victims[best.Node().Name].Pods {
-		if err := preempt(ctx, nil, onePod{pod: pod}, victim, Name); err != nil {
+		if err := preempt(ctx, candidate{}, onePod{pod: pod}, victim, Name); err != nil {
 			c.t.Fatal(err)
 		}
 	}
