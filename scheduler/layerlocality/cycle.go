@@ -110,7 +110,7 @@ func loadOf(n fwk.NodeInfo) locality.Load {
 // generation costs a fraction of finding a name and adding up requests.
 //
 // In the cycle of a pod group, pods are assumed on nodes whose generation stays: the slot
-// holds all the same, and the load if pods are as many and request as much CPU.
+// holds all the same, and the load if pods are as many and request as much.
 type nodeCache struct {
 	slots *index.Slots
 	// An open-addressed hash table; generation 0 is a free entry.
@@ -147,7 +147,7 @@ func (c *nodeCache) remember(n fwk.NodeInfo, m *index.Measurement) (known *cache
 	generation := n.GetGeneration()
 	known = c.entry(generation)
 	if known.generation == generation && generation != 0 {
-		if !known.load.Of(len(n.GetPods()), n.GetNonZeroRequested().GetMilliCPU()) {
+		if !known.load.Of(len(n.GetPods()), n.GetNonZeroRequested().GetMilliCPU(), n.GetRequested().GetMemory()) {
 			known.load = loadOf(n)
 		}
 		return known, true

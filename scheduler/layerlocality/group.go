@@ -13,15 +13,16 @@ import (
 )
 
 // ScorePlacement returns what a pod group would have to pull in a placement, in compressed
-// kibibytes: each layer once a node, without what is arriving there.
-func (pl *LayerLocality) ScorePlacement(_ context.Context, _ fwk.PodGroupCycleState, _ fwk.PodGroupInfo, placement *fwk.PodGroupAssignments) (int64, *fwk.Status) {
+// kibibytes: each layer once a node, without what is arriving there. If only some of its pods fit, it is as
+// much more as there are more of them.
+func (pl *LayerLocality) ScorePlacement(_ context.Context, _ fwk.PodGroupCycleState, group fwk.PodGroupInfo, placement *fwk.PodGroupAssignments) (int64, *fwk.Status) {
 	byNode := map[string][]*v1.Pod{}
 	for _, a := range placement.ProposedAssignments {
 		byNode[a.GetNodeName()] = append(byNode[a.GetNodeName()], a.GetPod())
 	}
 	// Most nodes get pods of one template.
 	measured := map[string]*index.Measurement{}
-	var missing int64
+	var missing float64
 	for node, pods := range byNode {
 		var signature []string
 		for _, pod := range pods {
@@ -36,10 +37,13 @@ func (pl *LayerLocality) ScorePlacement(_ context.Context, _ fwk.PodGroupCycleSt
 			measured[key] = m
 		}
 		if bytes, ok := m.Node(node); ok {
-			missing += bytes.Missing()
+			missing += float64(bytes.Missing())
+		} else { // newer than the index: it has nothing
+			missing += m.MeanTotal()
 		}
 	}
-	return missing >> 10, nil
+	assigned := max(1, len(placement.ProposedAssignments))
+	return int64(missing/1024) * int64(max(assigned, len(group.GetUnscheduledPods()))) / int64(assigned), nil
 }
 
 // PlacementScoreExtensions returns the plugin, because the scores of placements depend on each other.

@@ -128,7 +128,7 @@ func (p preferredNodes) Clone() fwk.StateData { return p }
 // It excludes none.
 func (pl *LayerLocality) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if s := pl.measure(ctx, state, pod); s != nil {
-		fits := newFit(klog.FromContext(ctx), pod, pl.snapshot.NodeInfos())
+		fits := newFit(klog.FromContext(ctx), pod, pl.snapshot)
 		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1), fits.on); len(names) > 0 {
 			state.Write(preferredNodesKey, preferredNodes(names))
 		}

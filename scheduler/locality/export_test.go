@@ -25,7 +25,7 @@ func (t *Tracker) Stores() (nodes, pods cache.Store) { return t.nodes.GetStore()
 func (t *Tracker) ChangedImages() int {
 	t.changed.mu.Lock()
 	defer t.changed.mu.Unlock()
-	return len(t.changed.restarts)
+	return len(t.changed.statuses)
 }
 
 // NodesWithRest is how many nodes something is remembered about besides what they list.

@@ -48,9 +48,9 @@ func NewLoad(requested Resources, milliCPU int64, allocatable Resources) Load {
 	}
 }
 
-// Of reports whether it is the load of a node with so many pods and so much CPU requested, as NewLoad takes it.
-func (l *Load) Of(pods int, milliCPU int64) bool {
-	return l.pods == small(int64(pods)) && l.milliCPU == small(milliCPU)
+// Of reports whether it is the load of a node with so many pods that request so much CPU and memory, as NewLoad takes them.
+func (l *Load) Of(pods int, milliCPU, memory int64) bool {
+	return l.pods == small(int64(pods)) && l.milliCPU == small(milliCPU) && l.mebibytes == small(memory>>20)
 }
 
 // percent is 0 for a node that does not state the resource.

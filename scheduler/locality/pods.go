@@ -71,25 +71,28 @@ const (
 )
 
 // presenceOf returns whether the image of a container is there. s is nil if the kubelet has
-// written no status of the container, which runs is about: the pod is not pending any more. changed means that
-// the status is one of the image before.
-func presenceOf(s *v1.ContainerStatus, runs, changed bool) presence {
-	switch {
-	case s == nil && runs:
-		return present
-	case s == nil:
-		return absent
-	}
-	fails := false
-	if w := s.State.Waiting; w != nil {
-		if slices.Contains(afterPull, w.Reason) {
+// written no status of the container, which runs is about: the pod is not pending any more. changed, if not nil, is the
+// status at the moment at which the image was changed in place.
+func presenceOf(s *v1.ContainerStatus, runs bool, changed *v1.ContainerStatus) presence {
+	if s == nil {
+		if runs && changed == nil {
 			return present
 		}
-		fails = slices.Contains(notPulled, w.Reason) && !strings.Contains(w.Message, limited)
+		return absent
 	}
+	w := s.State.Waiting
+	fails := w != nil && slices.Contains(notPulled, w.Reason) && !strings.Contains(w.Message, limited)
 	switch {
-	case s.ImageID != "" && !changed:
+	case changed != nil && fails && changed.State.Waiting != nil && *changed.State.Waiting == *w:
+		return absent // that is the image before
+	case changed != nil && fails:
+		return failed
+	case w != nil && slices.Contains(afterPull, w.Reason):
 		return present
+	case changed != nil:
+		return absent
+	case s.ImageID != "" || s.State.Running != nil || s.State.Terminated != nil:
+		return present // the kubelet leaves the ID out for containers that are not found any more
 	case fails:
 		return failed
 	}
@@ -98,7 +101,7 @@ func presenceOf(s *v1.ContainerStatus, runs, changed bool) presence {
 
 // standingOf returns how far the images of a pod have come. changed are those of its containers
 // whose image was changed in place and is not there yet.
-func standingOf(pod *v1.Pod, changed map[string]int32) (s standing) {
+func standingOf(pod *v1.Pod, changed map[string]*v1.ContainerStatus) (s standing) {
 	spec, status := &pod.Spec, &pod.Status
 	runs := status.Phase != v1.PodPending && status.Phase != ""
 	began, refused, waits := runs, false, false
@@ -113,27 +116,27 @@ func standingOf(pod *v1.Pod, changed map[string]int32) (s standing) {
 			refused = true
 		}
 	}
-	isChanged := func(name string) bool {
-		_, ok := changed[name]
-		return ok
-	}
 	for i := range spec.InitContainers {
 		c, of := &spec.InitContainers[i], statusOf(status.InitContainerStatuses, spec.InitContainers[i].Name)
-		is := presenceOf(of, runs, isChanged(c.Name))
+		is := presenceOf(of, runs, changed[c.Name])
 		add(c.Image, c.ImagePullPolicy, is)
-		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
-		if is == present && of != nil && !sidecar && !runs {
-			waits = waits || of.State.Terminated == nil || of.State.Terminated.ExitCode != 0
+		if is == present && of != nil && !runs {
+			// The kubelet goes on once a sidecar has started, or another one has succeeded.
+			done := of.State.Terminated != nil && of.State.Terminated.ExitCode == 0
+			if isSidecar(c) {
+				done = of.Started != nil && *of.Started
+			}
+			waits = waits || !done
 		}
 	}
 	initRefused := refused
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
-		add(c.Image, c.ImagePullPolicy, presenceOf(statusOf(status.ContainerStatuses, c.Name), runs, isChanged(c.Name)))
+		add(c.Image, c.ImagePullPolicy, presenceOf(statusOf(status.ContainerStatuses, c.Name), runs, changed[c.Name]))
 	}
 	for i := range spec.EphemeralContainers {
 		c := &spec.EphemeralContainers[i]
-		add(c.Image, c.ImagePullPolicy, presenceOf(statusOf(status.EphemeralContainerStatuses, c.Name), false, false))
+		add(c.Image, c.ImagePullPolicy, presenceOf(statusOf(status.EphemeralContainerStatuses, c.Name), false, nil))
 	}
 	for i := range spec.Volumes { // pulled before the first container is created
 		volume := spec.Volumes[i].Image
@@ -160,6 +163,10 @@ func standingOf(pod *v1.Pod, changed map[string]int32) (s standing) {
 		s.stage = pulling
 	}
 	return s
+}
+
+func isSidecar(c *v1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
 func statusOf(statuses []v1.ContainerStatus, name string) *v1.ContainerStatus {
@@ -203,11 +210,11 @@ func startedAt(pod *v1.Pod, now time.Time) (last time.Time) {
 }
 
 // changedImages has the containers of placed pods whose image was changed in place: their status is that of the image
-// before until they restart.
+// before until they are created again.
 type changedImages struct {
 	mu sync.Mutex
-	// restarts are those of such containers at the time of the change, by pod and container.
-	restarts map[types.UID]map[string]int32
+	// statuses are those of such containers at the time of the change, by pod and container.
+	statuses map[types.UID]map[string]*v1.ContainerStatus
 }
 
 // update notes what changed from one version of a pod to the next. It reports whether the pod has or had
@@ -215,58 +222,56 @@ type changedImages struct {
 func (c *changedImages) update(old, pod *v1.Pod) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	note := func(before, after []v1.Container, statuses []v1.ContainerStatus) {
+	note := func(before, after []v1.Container, statuses []v1.ContainerStatus, counts func(*v1.Container) bool) {
 		for i := range after {
-			if i >= len(before) || before[i].Name != after[i].Name || before[i].Image == after[i].Image {
+			if i >= len(before) || before[i].Name != after[i].Name || before[i].Image == after[i].Image || !counts(&after[i]) {
 				continue
 			}
-			if c.restarts[pod.UID] == nil {
-				if c.restarts == nil {
-					c.restarts = map[types.UID]map[string]int32{}
-				}
-				c.restarts[pod.UID] = map[string]int32{}
+			status := statusOf(statuses, after[i].Name)
+			if status == nil {
+				continue // not begun: it pulls the new one
 			}
-			c.restarts[pod.UID][after[i].Name] = restartsOf(statuses, after[i].Name)
+			if c.statuses == nil {
+				c.statuses = map[types.UID]map[string]*v1.ContainerStatus{}
+			}
+			if c.statuses[pod.UID] == nil {
+				c.statuses[pod.UID] = map[string]*v1.ContainerStatus{}
+			}
+			c.statuses[pod.UID][after[i].Name] = status.DeepCopy()
 		}
 	}
 	if pod.Spec.NodeName != "" && old.Spec.NodeName != "" {
-		note(old.Spec.InitContainers, pod.Spec.InitContainers, pod.Status.InitContainerStatuses)
-		note(old.Spec.Containers, pod.Spec.Containers, pod.Status.ContainerStatuses)
+		pending := pod.Status.Phase == v1.PodPending // init containers do not run again
+		note(old.Spec.InitContainers, pod.Spec.InitContainers, pod.Status.InitContainerStatuses, func(c *v1.Container) bool { return pending || isSidecar(c) })
+		note(old.Spec.Containers, pod.Spec.Containers, pod.Status.ContainerStatuses, func(*v1.Container) bool { return true })
 	}
-	return c.restarts[pod.UID] != nil
+	return c.statuses[pod.UID] != nil
 }
 
 // of returns the containers of a pod of which the new image is not there yet; nil if there are none.
-func (c *changedImages) of(pod *v1.Pod) map[string]int32 {
+func (c *changedImages) of(pod *v1.Pod) map[string]*v1.ContainerStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := c.restarts[pod.UID]
-	if all == nil {
-		return nil
-	}
-	open := map[string]int32{} // the answer is read without the lock
-	for name, restarts := range all {
-		if max(restartsOf(pod.Status.ContainerStatuses, name), restartsOf(pod.Status.InitContainerStatuses, name)) <= restarts {
-			open[name] = restarts
+	open := map[string]*v1.ContainerStatus{} // the answer is read without the lock
+	for name, before := range c.statuses[pod.UID] {
+		s := statusOf(pod.Status.ContainerStatuses, name)
+		if s == nil {
+			s = statusOf(pod.Status.InitContainerStatuses, name)
+		}
+		if s == nil || s.ContainerID == before.ContainerID {
+			open[name] = before
 		}
 	}
 	if len(open) == 0 {
-		delete(c.restarts, pod.UID)
+		delete(c.statuses, pod.UID)
 		return nil
 	}
-	c.restarts[pod.UID] = open
+	c.statuses[pod.UID] = open
 	return open
 }
 
 func (c *changedImages) forget(pod types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.restarts, pod)
-}
-
-func restartsOf(statuses []v1.ContainerStatus, name string) int32 {
-	if s := statusOf(statuses, name); s != nil {
-		return s.RestartCount
-	}
-	return 0
+	delete(c.statuses, pod)
 }

@@ -24,7 +24,7 @@ func waiting(name, reason, message string) v1.ContainerStatus {
 }
 
 func running(name string, at time.Time) v1.ContainerStatus {
-	return v1.ContainerStatus{Name: name, ImageID: "id", State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(at)}}}
+	return v1.ContainerStatus{Name: name, ImageID: "id", Started: ptr.To(true), State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(at)}}}
 }
 
 func ended(name string, code int32) v1.ContainerStatus {
@@ -107,9 +107,9 @@ func TestStanding(t *testing.T) {
 		if test.ready != nil {
 			pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodReadyToStartContainers, Status: *test.ready}}
 		}
-		changed := map[string]int32{}
+		changed := map[string]*v1.ContainerStatus{}
 		if test.changed != "" {
-			changed[test.changed] = 0
+			changed[test.changed] = &v1.ContainerStatus{}
 		}
 		got := standingOf(pod, changed)
 		if there, coming := names(got.there), names(got.coming); there != test.there || coming != test.coming || got.stage != test.stage {
@@ -124,6 +124,49 @@ func names(images []imageref.PodImage) string {
 		all = append(all, image.Name)
 	}
 	return strings.Join(all, " ")
+}
+
+// A sidecar holds up what comes after it until it has started; the kubelet leaves out IDs of containers that are not
+// found any more; a failure that was there before an image was changed is of the image before.
+func TestStandingOfRareStates(t *testing.T) {
+	always := v1.ContainerRestartPolicyAlways
+	pod := func(init, main v1.ContainerStatus) *v1.Pod {
+		return &v1.Pod{
+			Spec: v1.PodSpec{
+				InitContainers: []v1.Container{{Name: "sidecar", Image: "sidecar", RestartPolicy: &always}},
+				Containers:     []v1.Container{{Name: "a", Image: "a"}},
+			},
+			Status: v1.PodStatus{Phase: v1.PodPending, InitContainerStatuses: []v1.ContainerStatus{init}, ContainerStatuses: []v1.ContainerStatus{main}},
+		}
+	}
+	starting, gone := running("sidecar", time.Time{}), ended("sidecar", 0)
+	starting.Started, gone.ImageID = ptr.To(false), ""
+	main := waiting("a", "PodInitializing", "")
+	for name, test := range map[string]struct {
+		pod   *v1.Pod
+		stage stage
+	}{
+		"it starts":         {pod(starting, main), initializing},
+		"it lacks a secret": {pod(waiting("sidecar", "CreateContainerConfigError", ""), main), initializing},
+		"it crashed":        {pod(created(waiting("sidecar", "CrashLoopBackOff", "")), main), initializing},
+		"it is pulled":      {pod(waiting("sidecar", "PodInitializing", ""), main), pulling},
+		"it has started":    {pod(running("sidecar", time.Time{}), main), pulling},
+	} {
+		if got := standingOf(test.pod, nil); got.stage != test.stage {
+			t.Errorf("%s: %+v, want stage %d", name, got, test.stage)
+		}
+	}
+	if got := standingOf(pod(gone, running("a", time.Time{})), nil); names(got.there) != "sidecar a" {
+		t.Errorf("a container without ID that ended: %+v", got)
+	}
+	back := waiting("a", "ImagePullBackOff", `Back-off pulling image "b"`)
+	before := map[string]*v1.ContainerStatus{"a": &back}
+	if got := standingOf(pod(running("sidecar", time.Time{}), *back.DeepCopy()), before); names(got.coming) != "a" || got.stage != pulling {
+		t.Errorf("a failure of the image before: %+v", got)
+	}
+	if got := standingOf(pod(running("sidecar", time.Time{}), waiting("a", "ErrImagePull", "no such tag")), before); len(got.coming) != 0 {
+		t.Errorf("a failure of the new image: %+v", got)
+	}
 }
 
 // An image that one container has and another one waits for is there.

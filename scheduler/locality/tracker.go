@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -38,9 +39,12 @@ type Tracker struct {
 	followed []FollowedSource
 	layers   []LayerSource
 
-	// Locks are taken in this order: that of a LayerSource, reports, unlisted.mu, and then one of
-	// mu, agentReports.mu, that of the index and that of an ImageSource. No other is taken while one
+	// Locks are taken in this order: that of a LayerSource, follows, reports, unlisted.mu, and then one of
+	// mu, agentReports.mu, changed.mu, that of the index and that of an ImageSource. No other is taken while one
 	// of the latter is held.
+
+	// follows is held while what a pod brings is decided and written.
+	follows sync.Mutex
 
 	// mu guards the profiles.
 	mu       sync.RWMutex
@@ -326,8 +330,7 @@ func (t *Tracker) podHandler(ctx context.Context, nodes cache.ResourceEventHandl
 			old, ok1 := oldObj.(*v1.Pod)
 			pod, ok2 := newObj.(*v1.Pod)
 			if ok1 && ok2 && old.UID != pod.UID {
-				t.index.Release(old.UID)
-				t.changed.forget(old.UID)
+				t.release(old.UID)
 			} else if ok1 && ok2 && !t.changed.update(old, pod) &&
 				old.Spec.NodeName == pod.Spec.NodeName && standingOf(old, nil).equal(standingOf(pod, nil)) {
 				return
@@ -338,8 +341,7 @@ func (t *Tracker) podHandler(ctx context.Context, nodes cache.ResourceEventHandl
 		},
 		DeleteFunc: func(obj any) {
 			if pod, ok := lastKnown(obj).(*v1.Pod); ok {
-				t.index.Release(pod.UID)
-				t.changed.forget(pod.UID)
+				t.release(pod.UID)
 				t.inUse(pod)
 			}
 		},
@@ -356,6 +358,12 @@ func (t *Tracker) follow(pod *v1.Pod, changed bool) {
 	if pod.Spec.NodeName == "" {
 		return
 	}
+	t.follows.Lock()
+	defer t.follows.Unlock()
+	t.followLocked(pod, changed)
+}
+
+func (t *Tracker) followLocked(pod *v1.Pod, changed bool) {
 	profile := t.profileOf(pod)
 	now := t.clock.Now()
 	is := standingOf(pod, t.changed.of(pod))
@@ -377,6 +385,10 @@ func (t *Tracker) follow(pod *v1.Pod, changed bool) {
 	case taking:
 		placed.ComingUntil = from(since(pod, v1.PodScheduled, now)).Add(arrival)
 	case preparing:
+		if t.preparesAndPulls(pod.Spec.NodeName) {
+			placed.PendingUntil = from(since(pod, v1.PodReadyToStartContainers, now)).Add(arrival)
+			break
+		}
 		placed.ComingUntil = from(since(pod, v1.PodScheduled, now)).Add(arrival)
 		placed.PendingUntil = from(since(pod, v1.PodReadyToStartContainers, now)).Add(prepares)
 	case initializing:
@@ -390,10 +402,33 @@ func (t *Tracker) follow(pod *v1.Pod, changed bool) {
 	t.absent(pod)
 }
 
+// preparesAndPulls reports whether the kubelet of a node reports a sandbox as ready only when it has
+// started containers: those before 1.36 do (OnPodSandboxReady in k8s.io/kubernetes/pkg/kubelet).
+func (t *Tracker) preparesAndPulls(name string) bool {
+	node := t.node(name)
+	if node == nil {
+		return false
+	}
+	version, err := utilversion.ParseGeneric(node.Status.NodeInfo.KubeletVersion)
+	return err == nil && version.LessThan(sandboxReady)
+}
+
+var sandboxReady = utilversion.MajorMinor(1, 36)
+
+// release ends what a pod that is gone brings.
+func (t *Tracker) release(pod types.UID) {
+	t.follows.Lock()
+	defer t.follows.Unlock()
+	t.index.Release(pod)
+	t.changed.forget(pod)
+}
+
 // followAll handles the pods of a node again that was not known when they came.
 func (t *Tracker) followAll(node string) {
-	for _, pod := range t.podsOn(node) {
-		t.follow(pod, false)
+	t.follows.Lock()
+	defer t.follows.Unlock()
+	for _, pod := range t.podsOn(node) { // as they are now: the end of one is handled afterwards
+		t.followLocked(pod, false)
 	}
 }
 

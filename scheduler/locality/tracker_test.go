@@ -456,7 +456,7 @@ func TestInitContainer(t *testing.T) {
 }
 
 func container(name, image string, state v1.ContainerState) v1.ContainerStatus {
-	return v1.ContainerStatus{Name: name, Image: image, ImageID: image + "@" + digest(image), State: state}
+	return v1.ContainerStatus{Name: name, Image: image, ImageID: image + "@" + digest(image), ContainerID: "of " + image, State: state}
 }
 
 func isRunning() v1.ContainerState {
@@ -511,6 +511,30 @@ func TestLongPull(t *testing.T) {
 		got := s.measure(pod("q", "quay.io/big:1"), "n1")
 		return got.Present == 2000*mb && got.Pending == 0
 	})
+}
+
+// A kubelet before 1.36 reports the sandbox as ready only once it has started containers: until then it may be pulling.
+func TestLongPullOfAnOldKubelet(t *testing.T) {
+	old := node("n1")
+	old.Status.NodeInfo.KubeletVersion = "v1.35.8"
+	p := on(pod("p", "quay.io/big:1"), "n1", "")
+	p.Status = v1.PodStatus{
+		Phase: v1.PodPending, Conditions: []v1.PodCondition{{Type: v1.PodReadyToStartContainers, Status: v1.ConditionFalse, LastTransitionTime: metav1.Now()}},
+		ContainerStatuses: []v1.ContainerStatus{{Name: "c0", State: waits("ContainerCreating")}},
+	}
+	s := newSuite(t, args(), []*v1.Node{old, node("n2")}, p)
+	s.images.Images["quay.io/big:1"] = manifest(index.Layer{Digest: digest("big"), Size: 2000 * mb})
+	is := func(arriving, pending int64) func() bool {
+		return func() bool {
+			got := s.measure(pod("q", "quay.io/big:1"), "n1")
+			return got.Arriving == arriving*mb && got.Pending == pending*mb
+		}
+	}
+	s.eventually("it is pulled", is(2000, 2000))
+	s.pass(9 * time.Minute)
+	s.eventually("it still is", is(2000, 2000))
+	s.pass(time.Hour)
+	s.eventually("it comes, but the link is not taken to be busy for ever", is(2000, 0))
 }
 
 // The image of a running pod is changed in place: its node pulls the new one.
