@@ -147,7 +147,7 @@ func TestPodsOfGroupsDoNotPreemptAlone(t *testing.T) {
 		_, _ = plugin.PreFilter(t.Context(), state, pod, nil)
 		_, status := plugin.PostFilter(t.Context(), state, pod, full)
 		if took := plugin.host.attempts.mean.Swap(0); took == 0 {
-			t.Errorf("%s: nobody knows what the attempt took", name)
+			t.Errorf("%s: the attempt is not timed", name)
 		}
 		if left := strings.Contains(status.Message(), "workload aware preemption"); left != (name == "of a group") {
 			t.Errorf("%s: %v", name, status)
