@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lints Go, shell and the patch series.
+# Lints Go, shell, workflows and the patch series, and looks for known weaknesses in what the product is made of.
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
@@ -10,6 +10,8 @@ mapfile -t shell < <(
     if [[ $file == *.sh ]] || { [ -f "$file" ] && head -c 64 "$file" | head -n 1 | tr -d '\0' | grep -q '^#!.*\bbash'; }; then echo "$file"; fi
   done
 )
+actionlint=$(go_tool github.com/rhysd/actionlint/cmd/actionlint "$ACTIONLINT_VERSION")
+govulncheck=$(go_tool golang.org/x/vuln/cmd/govulncheck "$GOVULNCHECK_VERSION")
 failed=0
 check() {
   local name=$1
@@ -30,6 +32,13 @@ check "golangci-lint, patched" env -C "$scheduler" \
   "$golangci" run --allow-parallel-runners --config "$ROOT/.golangci.yml" --build-tags "$SCHEDULER_TAGS,integration" "${patched[@]/#/./}"
 check shellcheck shellcheck -x "${shell[@]}"
 check shfmt "$shfmt" -i 2 -d "${shell[@]}"
+check workflows "$actionlint"
+# The database is a module, too: where vuln.go.dev cannot be reached, the module proxy can.
+if database=$(cd / && go mod download -json golang.org/x/vulndb@latest 2>"$BUILD/log/vulndb.log"); then
+  check "known weaknesses" "$govulncheck" -db "file://$(jq -r .Dir <<<"$database")/data/osv" ./cmd/...
+else
+  say "known weaknesses: skipped, the Go module proxy does not have golang.org/x/vulndb: $(tail -n 1 "$BUILD/log/vulndb.log")"
+fi
 check go.mod go mod tidy -diff
 check lab/go.mod go -C lab mod tidy -diff
 check "generated code" "$ROOT/scripts/generate.sh" own --check
