@@ -34,6 +34,7 @@ check shellcheck shellcheck -x "${shell[@]}"
 check shfmt "$shfmt" -i 2 -d "${shell[@]}"
 check workflows "$actionlint"
 # The database is a module, too: where vuln.go.dev cannot be reached, the module proxy can.
+mkdir -p "$BUILD/log"
 if database=$(cd / && go mod download -json golang.org/x/vulndb@latest 2>"$BUILD/log/vulndb.log"); then
   check "known weaknesses" "$govulncheck" -db "file://$(jq -r .Dir <<<"$database")/data/osv" ./cmd/...
 else

@@ -36,14 +36,17 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ -z "$key" ] || [ -z "$keyless" ] || die "--key and --keyless: one of them signs"
+[ -z "$key" ] || [ -n "${COSIGN_PASSWORD+set}" ] || die "COSIGN_PASSWORD is not set: the password of $key, or empty"
 [ -z "$key" ] || [ -f "$key" ] || die "no key $key: cosign generate-key-pair makes one"
 [ -f "$folder/images.txt" ] || die "$folder is no release with images: scripts/release.sh makes one"
 charts=("$folder"/layer-locality-[0-9]*.tgz)
-[ ${#charts[@]} = 1 ] && [ -f "${charts[0]}" ] || die "$folder does not have one chart, but: ${charts[*]}"
+[ "${#charts[@]}$(test -f "${charts[0]}" && echo " found")" = "1 found" ] || die "$folder does not have one chart, but: ${charts[*]}"
 command -v skopeo >/dev/null || die "skopeo is not installed: 'make deps' installs it"
 say "checksums of $folder"
 (cd "$folder" && sha256sum --quiet --check SHA256SUMS) || die "$folder is not what release.sh made"
 
+# In which Helm writes the time of a chart.
+export TZ=UTC
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # What skopeo, Helm and cosign call plain HTTP.
@@ -110,20 +113,24 @@ platforms() {
 }
 if [ -n "$key$keyless" ]; then
   cosign=$(go_tool github.com/sigstore/cosign/v3/cmd/cosign "$COSIGN_VERSION")
-  if [ -n "$key" ]; then how=(--key "$key" --use-signing-config=false --tlog-upload=false); else how=(--yes); fi
+  how=(--yes)
+  if [ -n "$key" ]; then
+    "$cosign" signing-config create --out "$work/no-services.json" >&2
+    how=(--key "$key" --signing-config "$work/no-services.json")
+  fi
   while IFS= read -r image; do
     say "signing $image"
-    "$cosign" sign "${how[@]}" "${sign[@]}" --recursive "$image" 2>"$work/log" || { cat "$work/log" >&2 && die "cosign does not sign $image"; }
+    "$cosign" sign "${how[@]}" "${sign[@]}" --recursive "$image" </dev/null 2>"$work/log" || { cat "$work/log" >&2 && die "cosign does not sign $image"; }
     [[ $image != */charts/* ]] || continue
     component=$(basename "${image%@*}")
     platforms "$image" >"$work/platforms"
     while read -r arch digest; do
       tar -xzOf "$folder"/layer-locality-*-linux-"$arch".tar.gz --wildcards "*/sbom/$component.cdx.json" >"$work/sbom.json"
-      "$cosign" attest "${how[@]}" "${sign[@]}" --type cyclonedx --predicate "$work/sbom.json" "${image%@*}@$digest" 2>"$work/log" ||
+      "$cosign" attest "${how[@]}" "${sign[@]}" --type cyclonedx --predicate "$work/sbom.json" "${image%@*}@$digest" </dev/null 2>"$work/log" ||
         { cat "$work/log" >&2 && die "cosign does not attest the bill of materials of $image for $arch"; }
     done <"$work/platforms"
   done <"$work/published"
-  "$cosign" sign-blob "${how[@]}" --bundle "$folder/SHA256SUMS.sigstore.json" "$folder/SHA256SUMS" >"$work/log" 2>&1 ||
+  "$cosign" sign-blob "${how[@]}" --bundle "$folder/SHA256SUMS.sigstore.json" "$folder/SHA256SUMS" </dev/null >"$work/log" 2>&1 ||
     { cat "$work/log" >&2 && die "cosign does not sign SHA256SUMS"; }
 fi
 [ -z "$subjects" ] || {
