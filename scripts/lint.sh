@@ -11,7 +11,6 @@ mapfile -t shell < <(
   done
 )
 actionlint=$(go_tool github.com/rhysd/actionlint/cmd/actionlint "$ACTIONLINT_VERSION")
-govulncheck=$(go_tool golang.org/x/vuln/cmd/govulncheck "$GOVULNCHECK_VERSION")
 failed=0
 check() {
   local name=$1
@@ -34,12 +33,7 @@ check shellcheck shellcheck -x "${shell[@]}"
 check shfmt "$shfmt" -i 2 -d "${shell[@]}"
 check workflows "$actionlint"
 # The database is a module, too: where vuln.go.dev cannot be reached, the module proxy can.
-mkdir -p "$BUILD/log"
-if database=$(cd / && go mod download -json golang.org/x/vulndb@latest 2>"$BUILD/log/vulndb.log"); then
-  check "known weaknesses" "$govulncheck" -db "file://$(jq -r .Dir <<<"$database")/data/osv" ./cmd/...
-else
-  say "known weaknesses: skipped, the Go module proxy does not have golang.org/x/vulndb: $(tail -n 1 "$BUILD/log/vulndb.log")"
-fi
+check "known weaknesses" scripts/weaknesses.sh
 check go.mod go mod tidy -diff
 check lab/go.mod go -C lab mod tidy -diff
 check "generated code" "$ROOT/scripts/generate.sh" own --check
