@@ -117,7 +117,7 @@ demo() {
   use_arch "$1"
   folder=$staging/$name-demo-$1
   mkdir -p "$folder/sbom"
-  for binary in lab/demo lab/registry tools/etcd tools/crictl; do
+  for binary in lab/{demo,registry} tools/{etcd,crictl}; do
     install -D -m 0755 "$BUILD/bin/${binary%/*}${CROSS:+-$1}/${binary#*/}" "$folder/$binary"
     scripts/sbom.sh "$folder/$binary" "$folder/licenses" >"$folder/sbom/${binary#*/}.cdx.json"
   done

@@ -20,7 +20,8 @@ FLAVOUR=${FLAVOUR:-stock}
 
 # start: a cluster whose nodes get from its registry what they would get from ours. Sets KUBECONFIG and REGISTRY.
 start() {
-  localcluster up --nodes 2 --flavour "$FLAVOUR" >"$WORK/cluster"
+  localcluster up --nodes 2 --flavour "$FLAVOUR" >"$WORK/up"
+  grep '^export ' "$WORK/up" >"$WORK/cluster"
   # shellcheck source=/dev/null
   . "$WORK/cluster"
   printf '\n[[registry]]\nprefix = "%s"\nlocation = "%s"\ninsecure = true\n' "${PUBLISHED%%/*}" "$REGISTRY" \

@@ -200,7 +200,7 @@ check "those for kubectl alone are the same" bash -c "
 DEMO=$WORK/demo
 check "the archive of the demo unpacks" bash -c "mkdir '$DEMO' && tar -xzf '$RELEASE/$NAME-demo-$HOST.tar.gz' -C '$DEMO' --strip-components 1"
 check "its programs are static" static "$DEMO"/lab/* "$DEMO"/tools/*
-for binary in lab/demo lab/registry tools/etcd tools/crictl; do
+for binary in lab/{demo,registry} tools/{etcd,crictl}; do
   check "the bill of materials of $binary" bill "$DEMO/sbom/${binary#*/}.cdx.json" "$DEMO/$binary"
   check "license texts of everything in $binary" texts "$DEMO/sbom/${binary#*/}.cdx.json" "$DEMO/licenses"
 done
