@@ -13,7 +13,7 @@ export LAYER_DATA
 export LAYER_HISTORY LAYER_MOVES SIZE SEEDS EXPERIMENTS
 
 ##@ Use
-demo: ## A real cluster on this machine shows what all this does, and is removed (D=stock|agent|image-locality|scheduler-tour; root)
+demo: ## A real cluster on this machine shows what all this does, and is removed (D=stock|agent|image-locality|scheduler-tour, RELEASE=folder or address of a release, none to compile; root)
 	@scripts/demo.sh $(D)
 
 cluster-up: build ## Start a cluster and leave it running (NODES=3, BANDWIDTH=100mbit)
@@ -58,7 +58,7 @@ test-clusters: ## Besides, all that needs no packages of another kind: every tes
 test-all: ## Everything, as before a release: also packages, and what takes long and rarely breaks (root)
 	@scripts/test.sh all
 
-lint: deps ## golangci-lint, shellcheck, shfmt, go.mod, patches
+lint: deps ## golangci-lint, govulncheck, shellcheck, shfmt, actionlint, go.mod, patches
 	@scripts/lint.sh
 
 ##@ Measure

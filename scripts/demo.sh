@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Builds what a demo runs, and runs it on a cluster of its own, as root:
+# Gets what a demo runs, and runs it on a cluster of its own, as root:
 #
-#   demo.sh                  everything patched
+#   demo.sh                  everything patched, with the programs of a release: RELEASE in the environment is its folder
+#                            or address, as scripts/from-release.sh has it. Without that, a release of the commit that is
+#                            checked out: in _out/release, or on the releases page. If there is none, or with
+#                            RELEASE=none, they are compiled, as for the others
 #   demo.sh stock            nothing replaced: stock nodes and control plane, our scheduler and resolver
 #   demo.sh agent            nothing replaced, on nodes with containerd and CRI-O: layer-agent reports what they
 #                            hold, our scheduler is a Deployment
@@ -11,6 +14,50 @@
 cd "$ROOT"
 [ "$(id -u)" = 0 ] || die "the demo makes network namespaces and mounts: run it as root (sudo make demo)"
 
+# release_here ARCH: prints a release of the commit that is checked out unchanged; nothing if there is none.
+release_here() {
+  local git=(git -c "safe.directory=$ROOT") commit tag url
+  commit=$("${git[@]}" rev-parse HEAD 2>/dev/null) && [ -z "$("${git[@]}" status --porcelain)" ] || return 0
+  if grep -qsF ", commit $commit." _out/release/RELEASE_NOTES.md && compgen -G "_out/release/layer-locality-*-demo-$1.tar.gz" >/dev/null; then
+    echo _out/release
+    return
+  fi
+  tag=$(our_version kubernetes)
+  tag=${tag/+/-}
+  url=$(repository_url)/releases/download/$tag
+  if [ "$("${git[@]}" rev-parse --quiet --verify "refs/tags/$tag^{commit}")" = "$commit" ] &&
+    curl --silent --fail --location --head --max-time 10 --output /dev/null "$url/SHA256SUMS"; then echo "$url"; fi
+}
+
+# unpack RELEASE ARCH: makes $BUILD/release, whose folders are those of $BUILD/bin.
+unpack() {
+  local folder=$BUILD/release runc
+  scripts/install-deps.sh --run
+  runc=$(command -v runc)
+  "$runc" features >/dev/null 2>&1 || die "$runc is older than 1.1: install a newer one, or compile with RELEASE=none"
+  rm -rf "$folder"
+  said=$(scripts/from-release.sh "$1" "$folder" "linux-$2" "demo-$2") || exit 1
+  ln -s bin "$folder/patched"
+  ln -s "$runc" "$folder/lab/runc"
+  ln -s ../bin/layer-resolver "$folder/lab/layer-resolver"
+  say "programs: $said"
+}
+
+case $(uname -m) in
+aarch64) arch=arm64 ;;
+*) arch=amd64 ;;
+esac
+release=${RELEASE:-}
+if [ $# -gt 0 ]; then
+  [ "${release:-none}" = none ] || die "a release has the programs of the demo without a name: leave out '$1', or RELEASE"
+elif [ -z "$release" ]; then
+  release=$(release_here "$arch")
+fi
+if [ "${release:-none}" != none ]; then
+  unpack "$release" "$arch"
+  exec "$BUILD/release/lab/demo" --bin-dir "$BUILD/release"
+fi
+say "programs: compiled from this clone${RELEASE:+ (RELEASE=$RELEASE)}"
 nodes=(crio pinns kubelet kube-apiserver kube-controller-manager)
 case ${1:-} in
 '') binaries=(lab tools etcd crictl patched kube-scheduler "${nodes[@]}") ;;

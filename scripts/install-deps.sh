@@ -2,7 +2,8 @@
 # Installs missing system packages for building, the local cluster and the tests, on
 # Debian/Ubuntu (apt) or Fedora (dnf).
 #
-#   install-deps.sh [--check] [EXTRA...]   with --check: report what is missing, install nothing;
+#   install-deps.sh [--check] [--run] [EXTRA...]   with --check: report what is missing, install nothing;
+#                                          with --run: only what programs need that are compiled already;
 #                                          EXTRA: dev, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm, bats
 . "$(dirname "$0")/lib.sh"
 
@@ -169,10 +170,12 @@ check_go() {
   fi
 }
 
-check=
+check='' run=''
 for arg in "$@"; do
   if [ "$arg" = --check ]; then
     check=1
+  elif [ "$arg" = --run ]; then
+    run=1 TABLE=$(grep -vE '^(git|gcc|libc\.a|pkg-config|seccomp\.h|libseccomp\.a) ' <<<"$TABLE")
   else
     TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': dev, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm or bats"
   fi
@@ -210,4 +213,4 @@ install_missing() {
   [ ${#needs[@]} -eq 0 ] || die "still missing after installing ${packages[*]}: ${needs[*]}"
 }
 with_lock install-deps install_missing
-check_go
+[ -n "$run" ] || check_go

@@ -185,6 +185,17 @@ our_version() { echo "$(pinned_version "$1")+layerlocality.$LAYERLOCALITY_REVISI
 # repository_url: prints where this repository is: its Go module is named after that.
 repository_url() { echo "https://$(sed -n 's/^module //p' "$ROOT/go.mod")"; }
 
+# image_registry: prints where a release of this repository has its images and its chart, unless it is told another place:
+# GitHub's registry, below the owner's name.
+image_registry() {
+  local url owner
+  url=$(repository_url)
+  [[ $url == https://github.com/*/* ]] || die "$url is not on GitHub, whose registry is the default: name one with --registry"
+  owner=${url#https://github.com/}
+  owner=${owner%%/*}
+  echo "ghcr.io/${owner,,}"
+}
+
 # use_arch [ARCH]: has Go compile for amd64 or arm64, by default the machine's own.
 # CROSS is what the names of the C tools for it begin with: empty for the machine's own.
 use_arch() {

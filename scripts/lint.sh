@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lints Go, shell and the patch series.
+# Lints Go, shell, workflows and the patch series, and looks for known weaknesses in what the product is made of.
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 
@@ -10,6 +10,7 @@ mapfile -t shell < <(
     if [[ $file == *.sh ]] || { [ -f "$file" ] && head -c 64 "$file" | head -n 1 | tr -d '\0' | grep -q '^#!.*\bbash'; }; then echo "$file"; fi
   done
 )
+actionlint=$(go_tool github.com/rhysd/actionlint/cmd/actionlint "$ACTIONLINT_VERSION")
 failed=0
 check() {
   local name=$1
@@ -30,6 +31,9 @@ check "golangci-lint, patched" env -C "$scheduler" \
   "$golangci" run --allow-parallel-runners --config "$ROOT/.golangci.yml" --build-tags "$SCHEDULER_TAGS,integration" "${patched[@]/#/./}"
 check shellcheck shellcheck -x "${shell[@]}"
 check shfmt "$shfmt" -i 2 -d "${shell[@]}"
+check workflows "$actionlint"
+# The database is a module, too: where vuln.go.dev cannot be reached, the module proxy can.
+check "known weaknesses" scripts/weaknesses.sh
 check go.mod go mod tidy -diff
 check lab/go.mod go -C lab mod tidy -diff
 check "generated code" "$ROOT/scripts/generate.sh" own --check

@@ -7,6 +7,8 @@
 #
 #   --platform P[,P]  linux/amd64, linux/arm64; default both
 #   --out FOLDER      default _out/release; an earlier release there is replaced
+#   --registry R      where the images will be, such as registry.example.com/layer-locality: chart and
+#                     manifests name them there; default ghcr.io/<owner of the repository>
 #   --sign KEY        sign checksums and RPMs with this GPG key
 #   --only-binaries   only the archives with what nodes and control plane run, for tests
 . "$(dirname "$0")/lib.sh"
@@ -16,10 +18,10 @@ usage() {
   exit 2
 }
 
-platform=linux/amd64,linux/arm64 out=$ROOT/_out/release sign='' only=''
+platform=linux/amd64,linux/arm64 out=$ROOT/_out/release registry='' sign='' only=''
 while [ $# -gt 0 ]; do
   case $1 in
-  --platform | --out | --sign)
+  --platform | --out | --registry | --sign)
     [ $# -gt 1 ] || usage
     declare "${1#--}=$2"
     shift
@@ -60,6 +62,11 @@ archive() {
   tar --create --file "$file" --directory "$folder" --format=gnu --sort=name --owner=0 --group=0 --numeric-owner \
     --mode=u+rwX,go+rX,go-w --mtime "@$epoch" "$@"
 }
+# manifests FOLDER: copies what is applied to a cluster.
+manifests() {
+  git archive "$commit" LICENSE | tar -x -C "$1"
+  (cd "$staging/source" && cp -r --parents deploy/{agent,extender,images/{kustomization.yaml,pin.sh},kubectl-layers,monitoring,resolver,scheduler} "$1")
+}
 compress() { gzip --no-name "$1"; }
 # finish: adds checksums and puts the release where it belongs.
 finish() {
@@ -74,6 +81,12 @@ finish() {
   cat "$out/SHA256SUMS"
 }
 
+registry=${registry:-$(image_registry)}
+registry=${registry%/}
+if [ -z "$only" ]; then
+  say "modules are those of go.sum"
+  for module in . lab; do (cd "$module" && go mod verify >&2) || die "a module is not what $module/go.sum says: go clean -modcache, and again"; done
+fi
 mkdir -p "$(dirname "$out")" "$BUILD"
 staging=$(mktemp -d "$BUILD/release.XXXXXX")
 trap 'rm -rf "$staging"' EXIT
@@ -96,7 +109,24 @@ for platform in "${platforms[@]}"; do
     [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" "$folder/licenses" >"$folder/sbom/$binary.cdx.json"
   done
 done
+# What else "make demo" runs: not for nodes of others.
+demo() {
+  local folder binary
+  say "the demo for $1"
+  ARCH=$1 scripts/build.sh lab demo registry tools etcd crictl
+  use_arch "$1"
+  folder=$staging/$name-demo-$1
+  mkdir -p "$folder/sbom"
+  for binary in lab/{demo,registry} tools/{etcd,crictl}; do
+    install -D -m 0755 "$BUILD/bin/${binary%/*}${CROSS:+-$1}/${binary#*/}" "$folder/$binary"
+    scripts/sbom.sh "$folder/$binary" "$folder/licenses" >"$folder/sbom/${binary#*/}.cdx.json"
+  done
+  unset GOARCH
+  archive "$result/$name-demo-$1.tar" "$staging" "$name-demo-$1"
+  compress "$result/$name-demo-$1.tar"
+}
 if [ -z "$only" ]; then
+  for platform in "${platforms[@]}"; do demo "${platform#linux/}"; done
   say "images"
   private_store "$staging"
   deploy/images/build.sh --tool buildah \
@@ -104,15 +134,21 @@ if [ -z "$only" ]; then
   for layout in "$staging"/oci/*; do
     archive "$result/images/$(basename "$layout").oci.tar" "$layout" .
   done
-  # The chart and the manifests name them by digest, in a registry that users put in.
-  sed 's,^localhost/,registry.example.com/,' "$staging/digests" | deploy/images/pin.sh "$staging/source/deploy"
+  # The chart and the manifests name them by digest.
+  sed "s,^localhost/layer-locality/,$registry/," "$staging/digests" >"$result/images.txt"
+  deploy/images/pin.sh "$staging/source/deploy" <"$result/images.txt"
+  # For kubectl alone.
+  mkdir "$staging/$name-manifests"
+  manifests "$staging/$name-manifests"
+  archive "$result/$name-manifests.tar" "$staging" "$name-manifests"
+  compress "$result/$name-manifests.tar"
 fi
 for platform in "${platforms[@]}"; do
   arch=${platform#linux/}
   folder=$staging/$name-linux-$arch
   # The manifests for a cluster, and the parts of kind/copy.sh.
   git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs kind scripts/lib.sh | tar -x -C "$folder"
-  (cd "$staging/source" && cp -r --parents deploy/{agent,extender,kubectl-layers,monitoring,resolver,scheduler} "$folder")
+  manifests "$folder"
   archive "$result/$name-linux-$arch.tar" "$staging" "$name-linux-$arch"
   compress "$result/$name-linux-$arch.tar"
 done
@@ -148,6 +184,7 @@ scripts/krew.sh "$result" >"$result/layers.yaml"
 
 say "the Helm chart"
 scripts/build.sh tools helm
+printf 'home: %s\nsources: [%s]\n' "$(repository_url)" "$(repository_url)" >>"$staging/source/deploy/helm/Chart.yaml"
 mkdir "$staging/helm" "$staging/chart"
 env HOME="$staging/helm" HELM_CACHE_HOME="$staging/helm" HELM_CONFIG_HOME="$staging/helm" HELM_DATA_HOME="$staging/helm" \
   "$BUILD/bin/tools/helm" package "$staging/source/deploy/helm" --destination "$staging/helm" >&2
@@ -171,7 +208,7 @@ done
 say "source, notes and checksums"
 git -c tar.umask=0022 archive --prefix "$name/" "$commit" >"$result/$name-source.tar"
 compress "$result/$name-source.tar"
-images=$(sed 's,^localhost/layer-locality/\([^:]*\):.*@\(.*\),| \1 | \2 |,' "$staging/digests")
+images=$(sed 's,^.*/\([^:]*\):.*@\(.*\),| \1 | \2 |,' "$result/images.txt")
 files=$(cd "$result" && find . -type f -printf '| %P | %s |\n' | sort)
 cat >"$result/RELEASE_NOTES.md" <<EOF
 # Layer Locality $version
@@ -185,9 +222,12 @@ $(changes "$version")
 | --- | --- |
 $images
 
-To load one: \`skopeo copy --all --preserve-digests oci-archive:images/kube-scheduler.oci.tar docker://REGISTRY/kube-scheduler:TAG\`.
-The chart and the manifests name them by these digests: only the registry is to be put in, with the chart's value
-\`registry\` or \`newName\` in a \`kustomization.yaml\`.
+They are in $registry, where the chart and the manifests name them by these digests:
+
+    helm install layer-locality oci://$registry/charts/layer-locality --version ${chart#layer-locality-} --namespace kube-system
+
+To copy one to a registry of yours: \`skopeo copy --all --preserve-digests oci-archive:images/kube-scheduler.oci.tar
+docker://REGISTRY/kube-scheduler:TAG\`; the chart has the value \`registry\`, the manifests \`deploy/images/pin.sh\`.
 
 ## Files
 

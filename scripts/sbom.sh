@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the software bill of materials (CycloneDX JSON) of a binary that build.sh made,
-# _build/bin/patched[-<os>][-<arch>]/NAME, and copies the license texts of everything in it to
+# _build/bin/patched[-<os>][-<arch>]/NAME, or one of the demo's, and copies the license texts of everything in it to
 # FOLDER/<module>@<version>.
 #
 #   sbom.sh BINARY FOLDER
@@ -33,9 +33,9 @@ crio)
   done <<<"$libraries"
   c_licenses "$2"
   ;;
-kube* | layer-extender)
+kube* | layer-extender | demo | registry | etcd | crictl)
   case $name in
-  kube-scheduler | kubectl-layers | layer-extender) part=(workspace) ;;
+  kube-scheduler | kubectl-layers | layer-extender | demo | registry | etcd | crictl) part=(workspace) ;;
   *) part=(patched kubernetes) ;;
   esac
   source=$("$ROOT/scripts/tree.sh" "${part[@]}")

@@ -8,6 +8,7 @@
 #   test.sh all            everything, with FULL=1 (make test-all), as before a release: also the packages rpm, nix,
 #                          okd, kind and release, arch, vm, fuzz, upstream-compared and upstream-bats
 #   test.sh STEP [STEP...] single steps
+#   test.sh list           prints steps=[...], the names of all steps of "all" as a JSON list, for the nightly workflow
 #
 # FULL=1 has the steps do their long parts, too; lab/test/README.md lists them.
 # Logs and test2json records of every step go to _out/test/; times.tsv there has the seconds
@@ -53,7 +54,7 @@ LAB="api deploy imageref internal/auditlog lab/cluster internal/kustomize lab/no
 LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum lab/go.mod lab/go.sum lab/run scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.
-APART=(.editorconfig .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix rpm okd-machine-os kind lab/test/layout lab/test/template lab/test/README.md lab/test/checks.sh lab/test/registry.sh
+APART=(.editorconfig .github .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix renovate.json rpm okd-machine-os kind lab/test/layout lab/test/template lab/test/README.md lab/test/checks.sh lab/test/registry.sh
   lab/test/arch lab/test/engine lab/test/formulas lab/test/kind lab/test/nix lab/test/okd lab/test/release lab/test/rpm lab/test/upstream lab/test/vm lab/test/core scripts lab/bench lab/sbom)
 
 OUT=$ROOT/_out/test
@@ -518,6 +519,13 @@ restore_settings() {
   restore_huge_pages
 }
 
+# every_step: prints the names of the steps of "all".
+every_step() {
+  printf '%s\n' core unit overlays
+  awk 'NF { print $1 }' <<<"$LANES"
+  printf '%s\n' fuzz upstream-compared upstream-bats
+}
+
 LIMIT=''
 # Two lanes for what a stranger runs: the cluster waits while the others compute. Three for all: one that mostly
 # computes, and two with clusters.
@@ -537,10 +545,13 @@ test | clusters | changed | all)
     ;;
   all)
     FULL=1
-    mapfile -t -O "${#STEPS[@]}" STEPS < <(awk 'NF { print $1 }' <<<"$LANES")
-    STEPS+=(fuzz upstream-compared upstream-bats)
+    mapfile -t STEPS < <(every_step)
     ;;
   esac
+  ;;
+list)
+  echo "steps=$(every_step | jq -Rnc '[inputs]')"
+  exit
   ;;
 '') die "usage: test.sh test | clusters | changed | all | STEP..." ;;
 *)

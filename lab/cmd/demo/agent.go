@@ -57,7 +57,7 @@ type agentDemo struct {
 	token string
 }
 
-func runAgent(ctx context.Context, logDir string) (err error) {
+func runAgent(ctx context.Context, logDir, binDir string) (err error) {
 	if logDir, err = freshLogs(logDir); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func runAgent(ctx context.Context, logDir string) (err error) {
 	fmt.Fprintln(terminal.Stdout)
 	say("starting four nodes")
 	return withCluster(ctx, cluster.Config{
-		Name: "demo", LogDir: logDir, Nodes: 4, Flavour: cluster.Stock, Bandwidth: bandwidth,
+		Name: "demo", LogDir: logDir, BinDir: binDir, Nodes: 4, Flavour: cluster.Stock, Bandwidth: bandwidth,
 		ContainerRuntimes: map[string]cluster.ContainerRuntime{"n1": cluster.Containerd, "n2": cluster.Containerd},
 		PerNode: func(node string, runtime, _ *cluster.Component) {
 			if node == "n2" {

@@ -32,7 +32,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	var logDir string
+	var logDir, binDir string
 	var stock, agent bool
 	command := &cobra.Command{
 		Use:   "demo",
@@ -40,15 +40,16 @@ func main() {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if agent {
-				return runAgent(cmd.Context(), logDir)
+				return runAgent(cmd.Context(), logDir, binDir)
 			}
 			if stock {
-				return run(cmd.Context(), logDir, ofStock)
+				return run(cmd.Context(), logDir, binDir, ofStock)
 			}
-			return run(cmd.Context(), logDir, ofPatched)
+			return run(cmd.Context(), logDir, binDir, ofPatched)
 		},
 	}
 	command.Flags().StringVar(&logDir, "log-dir", "_out/demo/log", "folder for the log files, which stay")
+	command.Flags().StringVar(&binDir, "bin-dir", "", "folder that holds stock, patched, tools and lab (default: _build/bin of this repository)")
 	command.Flags().BoolVar(&stock, "stock", false, "replace nothing: CRI-O, kubelet and control plane are stock, only scheduler and resolver are ours")
 	command.Flags().BoolVar(&agent, "agent", false, "replace nothing, on nodes with containerd and CRI-O: layer-agent reports what they hold, and our scheduler is a Deployment")
 	command.MarkFlagsMutuallyExclusive("stock", "agent")
@@ -99,7 +100,7 @@ no more load than the others. Links have %d Mbit/s.`,
 	}
 )
 
-func run(ctx context.Context, logDir string, e edition) (err error) {
+func run(ctx context.Context, logDir, binDir string, e edition) (err error) {
 	if logDir, err = freshLogs(logDir); err != nil {
 		return err
 	}
@@ -110,6 +111,7 @@ func run(ctx context.Context, logDir string, e edition) (err error) {
 	return withCluster(ctx, cluster.Config{
 		Name:      "demo",
 		LogDir:    logDir,
+		BinDir:    binDir,
 		Flavour:   e.flavour,
 		Bandwidth: bandwidth,
 		Lab:       true,

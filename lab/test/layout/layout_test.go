@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/xml"
 	"os"
 	"os/exec"
@@ -366,6 +367,44 @@ func TestAddress(t *testing.T) {
 			}
 			line := 1 + bytes.Count(text[:at[0]], []byte("\n"))
 			t.Errorf("%s:%d names the address of this repository, which only %v do", file, line, allowed)
+		}
+	}
+}
+
+// TestRenovate checks that renovate.json has a line for each version in versions.env, and no other: Renovate
+// proposes newer ones by these.
+func TestRenovate(t *testing.T) {
+	pins, err := os.ReadFile(filepath.Join(root, "versions.env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "renovate.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		CustomManagers []struct {
+			MatchStrings    []string `json:"matchStrings"`
+			DepNameTemplate string   `json:"depNameTemplate"`
+		} `json:"customManagers"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, manager := range config.CustomManagers {
+		matches := regexp.MustCompile(manager.MatchStrings[0]).FindAllStringSubmatch(string(pins), -1)
+		if len(manager.MatchStrings) != 1 || len(matches) != 1 {
+			t.Errorf("%s: %q match %q in versions.env, want one", manager.DepNameTemplate, manager.MatchStrings, matches)
+			continue
+		}
+		found[strings.TrimSpace(matches[0][0])]++
+	}
+	for pin := range strings.Lines(string(pins)) {
+		if name, _, _ := strings.Cut(pin, "="); strings.HasSuffix(name, "_VERSION") {
+			if found[strings.TrimSpace(pin)] != 1 {
+				t.Errorf("renovate.json has %d lines for %s, want 1", found[strings.TrimSpace(pin)], pin)
+			}
 		}
 	}
 }

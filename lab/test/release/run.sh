@@ -191,10 +191,19 @@ by_digest() {
   done || return 1
   ! grep -rnE "(image|newTag): .*_layerlocality[.]" "$1"
 }
-check "to the same, but for the digests" diff <(sed 's,@sha256:[0-9a-f]\{64\},:'"${VERSION/+/_}," "$WORK/chart") "$WORK/folder"
+check "to the same, but for the digests" diff <(sed "s,$(image_registry)/,registry.example.com/layer-locality/,; s,@sha256:[0-9a-f]\{64\},:${VERSION/+/_}," "$WORK/chart") "$WORK/folder"
 check "the chart names images by digest" by_digest "$WORK/chart"
 check "the manifests do, too" by_digest "$BIN/../deploy"
+check "those for kubectl alone are the same" bash -c "
+  mkdir '$WORK/manifests' && tar -xzf '$RELEASE/$NAME-manifests.tar.gz' -C '$WORK/manifests' --strip-components 1 && diff -r '$WORK/manifests/deploy' '$BIN/../deploy'"
 
+DEMO=$WORK/demo
+check "the archive of the demo unpacks" bash -c "mkdir '$DEMO' && tar -xzf '$RELEASE/$NAME-demo-$HOST.tar.gz' -C '$DEMO' --strip-components 1"
+check "its programs are static" static "$DEMO"/lab/* "$DEMO"/tools/*
+for binary in lab/{demo,registry} tools/{etcd,crictl}; do
+  check "the bill of materials of $binary" bill "$DEMO/sbom/${binary#*/}.cdx.json" "$DEMO/$binary"
+  check "license texts of everything in $binary" texts "$DEMO/sbom/${binary#*/}.cdx.json" "$DEMO/licenses"
+done
 check "the RPM repository is in it" bash -c "tar -tzf '$RELEASE/$NAME-rpms-$(uname -m).tar.gz' >'$WORK/rpms' && grep repodata/repomd.xml '$WORK/rpms'"
 check "kind/copy.sh runs from the archive" bash -c "'$BIN/../kind/copy.sh' 2>&1 | grep -F 'kind/copy.sh FOLDER'"
 refuses "a folder with something else in it" "is not empty and no release" \
@@ -254,6 +263,10 @@ refuses "a version without a section in the change log" "CHANGELOG.md has no sec
 check "a file that was changed is found" bash -c "
   cp -r '$RELEASE/images' '$RELEASE/SHA256SUMS' '$WORK/archive/' && cd '$WORK/archive' && echo >>images/kube-scheduler.oci.tar &&
   ! sha256sum --ignore-missing --quiet --check SHA256SUMS"
+
+# Published, installed, upgraded and removed.
+# shellcheck source=rehearsal.sh
+. "$ROOT/lab/test/release/rehearsal.sh"
 
 # The same commit elsewhere, with an empty cache of binaries and packages. This is proven
 # once for the same inputs and tools. Go's build cache is shared, which saves a quarter

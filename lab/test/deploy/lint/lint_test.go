@@ -64,19 +64,27 @@ func TestPods(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		with := string(text)
-		if len(components) > 0 && filepath.Base(folder) != "crd" {
-			with += "components:\n"
+		if filepath.Base(folder) != "crd" {
+			fields := map[string]any{}
+			if err := yaml.Unmarshal(text, &fields); err != nil {
+				return err
+			}
+			all, _ := fields["components"].([]any)
 			for _, component := range components {
 				relative, err := filepath.Rel(filepath.Dir(path), component)
 				if err != nil {
 					return err
 				}
-				with += "- " + relative + "\n"
+				all = append(all, relative)
 			}
-		}
-		if err := os.WriteFile(path, []byte(with), 0o600); err != nil {
-			return err
+			fields["components"] = all
+			with, err := yaml.Marshal(fields)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(path, with, 0o600); err != nil {
+				return err
+			}
 		}
 		if rendered[folder], err = kustomize.Build(filepath.Dir(path), nil); err != nil {
 			return err
