@@ -48,6 +48,7 @@ require (
 	github.com/containerd/containerd/api v1.10.0 // indirect
 	github.com/containerd/platforms v0.2.1 // indirect
 	github.com/exponent-io/jsonpath v0.0.0-20210407135951-1de76d718b3f // indirect
+	github.com/fatih/camelcase v1.0.0 // indirect
 	github.com/fsnotify/fsnotify v1.9.0 // indirect
 	github.com/mitchellh/go-wordwrap v1.0.1 // indirect
 	github.com/prometheus/client_golang v1.23.2 // indirect
