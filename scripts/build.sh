@@ -82,6 +82,7 @@ tool_module() {
   local-path-provisioner) echo "github.com/rancher/local-path-provisioner $LOCAL_PATH_PROVISIONER_VERSION" ;;
   kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
   helm) echo "helm.sh/helm/v4 $HELM_VERSION" ;;
+  krew | validate-krew-manifest) echo "sigs.k8s.io/krew $KREW_VERSION" ;;
   *) die "unknown tool '$1'" ;;
   esac
 }
@@ -134,7 +135,7 @@ enter_tool() {
   read -r module version <<<"$(tool_module "$name")"
   FLAGS=(-ldflags "-s -w") PACKAGE=. VERB=build
   case $name in
-  runc | critest | local-path-provisioner | kwok | helm) tree=$(module_dir "$module" "$version") ;;
+  runc | critest | local-path-provisioner | kwok | helm | krew | validate-krew-manifest) tree=$(module_dir "$module" "$version") ;;
   *) tree=$BUILD/tools/$name ;;
   esac
   case $name in
@@ -143,7 +144,7 @@ enter_tool() {
     export CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=readonly"
     ;;
   critest) VERB="test" PACKAGE=./cmd/critest FLAGS=(-c) ;;
-  kwok | helm) PACKAGE=./cmd/$name ;;
+  kwok | helm | krew | validate-krew-manifest) PACKAGE=./cmd/$name ;;
   # Without snapshotters that need C libraries, and with its version, as upstream's Makefile has it.
   containerd* | ctr)
     TAGS="no_btrfs no_zfs no_devmapper" FLAGS=(-ldflags "-s -w -X $module/version.Version=$version")

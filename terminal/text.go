@@ -15,6 +15,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // Stdout and Stderr are for what commands print. Nothing else writes to os.Stdout and os.Stderr
@@ -89,6 +91,47 @@ func WriteJSON(w io.Writer, value any) error {
 // command is replaced, lines and tabs stay. It is behind every answer, so that nothing depends
 // on each field being cleaned.
 func NewWriter(w io.Writer) io.Writer { return &writer{w: w} }
+
+// screen returns the file behind a writer of NewWriter if it is a terminal.
+func screen(w io.Writer) *os.File {
+	if w, ok := w.(*writer); ok {
+		if file, ok := w.w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+			return file
+		}
+	}
+	return nil
+}
+
+// Width returns how many characters a line has on the terminal behind a writer of NewWriter; 0 if there is none.
+func Width(w io.Writer) int {
+	file := screen(w)
+	if file == nil {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
+
+// Clear clears the terminal behind a writer of NewWriter, if there is one.
+func Clear(w io.Writer) {
+	if file := screen(w); file != nil {
+		fmt.Fprint(file, "\x1b[H\x1b[2J")
+	}
+}
+
+// Dim writes a line, in a weaker colour if w leads to a terminal: unless NO_COLOR is set (https://no-color.org) or the
+// terminal has none.
+func Dim(w io.Writer, line string) error {
+	if file := screen(w); file != nil && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
+		fmt.Fprint(file, "\x1b[2m")
+		defer fmt.Fprint(file, "\x1b[22m")
+	}
+	_, err := fmt.Fprintln(w, line)
+	return err
+}
 
 type writer struct {
 	w  io.Writer

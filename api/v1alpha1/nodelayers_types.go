@@ -19,6 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="Runtime",type=string,JSONPath=`.spec.runtime`
 // +kubebuilder:printcolumn:name="Reuse",type=string,JSONPath=`.spec.reuse`
 // +kubebuilder:printcolumn:name="Renewed",type=date,JSONPath=`.spec.renewTime`
+// +kubebuilder:printcolumn:name="Renews",type=integer,priority=1,JSONPath=`.spec.renewSeconds`,description="every so many seconds, if nothing changes"
 type NodeLayers struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

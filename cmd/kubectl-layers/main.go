@@ -25,7 +25,7 @@ func main() {
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends it at once, as if nobody caught it
-	code := terminal.Run(ctx, command.New(os.Stdin, version))
+	code := terminal.Run(ctx, command.New(version))
 	stop()
 	os.Exit(code)
 }

@@ -33,9 +33,13 @@ type Reader struct {
 	Client kubernetes.Interface
 	// Config has the user's credentials.
 	Config *rest.Config
-	ours   rest.Interface
-	host   string
-	clock  *clock
+	// ChunkSize is how many objects a request asks for, 0 for all; negative for what fits each kind.
+	ChunkSize int64
+	// paced is Config for many requests.
+	paced *rest.Config
+	ours  rest.Interface
+	host  string
+	clock *clock
 }
 
 // chunk is how many objects a request asks for. A NodeLayers may have 128 KiB, so they come in
@@ -47,8 +51,9 @@ const (
 
 // New returns a Reader with a user's configuration.
 func New(config *rest.Config) (*Reader, error) {
-	r := &Reader{Config: config, host: config.Host, clock: &clock{}}
+	r := &Reader{Config: config, ChunkSize: -1, host: config.Host, clock: &clock{}}
 	config = rest.CopyConfig(config)
+	r.paced = config
 	config.Wrap(r.clock.wrap)
 	// What kubectl has: lists in chunks would wait long with the default of clients.
 	config.QPS, config.Burst = 50, 300
@@ -214,7 +219,9 @@ func (r *Reader) each(ctx context.Context, what string, size int64, list pager.L
 func (r *Reader) pages(ctx context.Context, what string, size int64, list pager.ListPageFunc, f func(runtime.Object) (int, error)) *Problem {
 	count := 0
 	p := pager.New(list)
-	p.PageSize = size
+	if p.PageSize = size; r.ChunkSize >= 0 {
+		p.PageSize = r.ChunkSize
+	}
 	p.PageBufferSize = 1 // one is read while the one before is looked at: more would only wait in memory
 	err := p.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
 		n, err := f(object)

@@ -127,7 +127,7 @@ func TestNothingIsLeft(t *testing.T) {
 		want      string
 	}{
 		{name: "an answer", scheduler: func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Authorization") != "Bearer short-lived" || r.URL.Path != debugPath {
+			if r.Header.Get("Authorization") != "Bearer short-lived" || r.URL.Path != layerLocality {
 				t.Errorf("%s %v", r.URL, r.Header)
 			}
 			_, _ = io.WriteString(w, `{"profiles": []}`)

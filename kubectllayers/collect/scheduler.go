@@ -1,6 +1,7 @@
 package collect
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -28,8 +29,11 @@ import (
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
-// debugPath is that of the scheduler's debug endpoint.
-const debugPath = "/debug/layerlocality"
+// Paths of the scheduler's debug endpoints.
+const (
+	layerLocality = "/debug/layerlocality"
+	qosAware      = "/debug/qosaware"
+)
 
 // Defaults: where the manifests in deploy put what is needed.
 const (
@@ -249,34 +253,80 @@ func (s *Scheduler) Savings(ctx context.Context) (*placements.Savings, error) {
 	return answer, s.ask(ctx, url.Values{"savings": {"true"}}, answer)
 }
 
+// Rate has the scheduler rate all nodes for the pod of a target, and decodes its answer.
+func (s *Scheduler) Rate(ctx context.Context, of *Target, into any) error {
+	query := url.Values{"pod": {of.Namespace + "/" + of.Name}}
+	if of.Kind != "pod" || of.Pod.UID == "" || of.Pod.Status.Phase == v1.PodSucceeded || of.Pod.Status.Phase == v1.PodFailed {
+		spec, err := json.Marshal(asked(&of.Pod.Spec))
+		if err != nil {
+			return err
+		}
+		query = url.Values{"spec": {string(spec)}}
+	}
+	return s.ask(ctx, query, into)
+}
+
+// asked returns the parts of a pod that decide which nodes it fits on, and what they lack.
+func asked(spec *v1.PodSpec) *v1.PodSpec {
+	kept := slim(&v1.Pod{Spec: *spec}).Spec
+	kept.NodeName, kept.NodeSelector, kept.Tolerations = "", spec.NodeSelector, spec.Tolerations
+	if spec.Affinity != nil {
+		kept.Affinity = &v1.Affinity{NodeAffinity: spec.Affinity.NodeAffinity}
+	}
+	return &kept
+}
+
+// Promises returns the table of QosAware as the scheduler writes it; wide has a line for each pod.
+func (s *Scheduler) Promises(ctx context.Context, wide bool) (string, error) {
+	query := url.Values{}
+	if wide {
+		query.Set("wide", "")
+	}
+	text, err := s.get(ctx, qosAware, query)
+	return string(text), err
+}
+
 func (s *Scheduler) ask(ctx context.Context, query url.Values, into any) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+debugPath+"?"+query.Encode(), nil)
+	body, err := s.get(ctx, layerLocality, query)
 	if err != nil {
 		return err
-	}
-	request.Header.Set("Authorization", "Bearer "+s.token)
-	response, err := s.client.Do(request)
-	if err != nil {
-		return fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, reasonOf(err))
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	switch {
-	case err != nil:
-		return fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, reasonOf(err))
-	case len(body) > maxAnswer:
-		return fmt.Errorf("the scheduler (%s) answers with more than %d MiB: it is not one of ours", s.Name, maxAnswer>>20)
-	case response.StatusCode == http.StatusForbidden || response.StatusCode == http.StatusUnauthorized:
-		return fmt.Errorf("the scheduler (%s) does not let the service account read %s: apply deploy/kubectl-layers", s.Name, debugPath)
-	case response.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("the scheduler (%s) has no %s: it is not ours, or no profile of it enables LayerLocality (docs/scheduler-install.md)", s.Name, debugPath)
-	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("the scheduler (%s) answers %d, %q: it may be older than this kubectl layers; see docs/upgrade.md", s.Name, response.StatusCode, terminal.Line(string(body), 200))
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return fmt.Errorf("the scheduler (%s) answers with something else than JSON: it is not one of ours", s.Name)
 	}
 	return nil
+}
+
+// plugins are what serves a path.
+var plugins = map[string]string{layerLocality: "LayerLocality (docs/scheduler-install.md)", qosAware: "QosAware (docs/qosaware.md)"}
+
+func (s *Scheduler) get(ctx context.Context, path string, query url.Values) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+path+"?"+query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+s.token)
+	response, err := s.client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, reasonOf(err))
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the scheduler (%s) does not answer: %s: see its log", s.Name, reasonOf(err))
+	case len(body) > maxAnswer:
+		return nil, fmt.Errorf("the scheduler (%s) answers with more than %d MiB: it is not one of ours", s.Name, maxAnswer>>20)
+	case response.StatusCode == http.StatusForbidden || response.StatusCode == http.StatusUnauthorized:
+		return nil, fmt.Errorf("the scheduler (%s) does not let the service account read %s: apply deploy/kubectl-layers", s.Name, path)
+	case response.StatusCode == http.StatusNotFound && bytes.HasPrefix(body, []byte("no pod ")):
+		return nil, fmt.Errorf("the scheduler (%s) does not have this pod yet: try again in a moment", s.Name)
+	case response.StatusCode == http.StatusNotFound:
+		return nil, fmt.Errorf("the scheduler (%s) has no %s: it is not ours, or no profile of it enables %s", s.Name, path, plugins[path])
+	case response.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("the scheduler (%s) answers %d, %q: it may be older than this kubectl layers; see docs/upgrade.md", s.Name, response.StatusCode, terminal.Line(string(body), 200))
+	}
+	return body, nil
 }
 
 // reasonOf shortens an error to what fits a sentence.

@@ -3,11 +3,12 @@ package command
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/resource"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
@@ -15,116 +16,156 @@ import (
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
+var planColumns = []output.Column{
+	{Title: "NODE", Means: "name of the node; dim if the pod does not fit there"},
+	{Title: "TO PULL", Means: "compressed bytes that the node lacks and nobody pulls yet"},
+	{Title: "PRESENT", Means: "what it has of the pod's images"},
+	{Title: "ARRIVING", Means: "what pods that were placed there bring"},
+	{Title: "ALL", Means: "what the pod's images have for this node's platform"},
+	{Title: "PULL TIME", Means: "of TO PULL alone on the link, with --bandwidth"},
+	{Title: "DOES NOT FIT", Means: "why: cordoned, taints, selector or node affinity, too little of what it requests. Other filters (volumes, affinity of pods, topology) are not looked at"},
+	{Title: "QUEUE", Wide: true, Means: "what the node still has to pull for any pod"},
+}
+
+// best is how many nodes plan shows without --all.
+const best = 10
+
 func (c *command) plan() *cobra.Command {
 	var of source
 	var bandwidth string
-	cmd := c.selectsNodes(&cobra.Command{
+	var all bool
+	cmd := c.prints(c.watches(c.selectsNodes(&cobra.Command{
 		Use: "plan POD | KIND/NAME | -f FILE | --image IMAGE", Args: cobra.MaximumNArgs(1),
-		Short: "What each node would have to pull for a pod",
-		Long: "What each node would have to pull for a pod: of a name, of a workload, in a file, or made of images. It is computed as the scheduler's plugin does, from objects read now.\n\n" +
-			"Nodes that do not take pods, whose taints are not tolerated, that do not match the selector or node affinity, or have too little of what is requested, are ruled out. Other filters are not looked at.",
-		Example:           "  kubectl layers plan web-0\n  kubectl layers plan deployment/web --bandwidth 100M\n  kubectl layers plan -f web.yaml\n  kubectl get jobset train -o yaml | kubectl layers plan -f - --template workers\n  kubectl layers plan --image quay.io/team/app:v2",
-		ValidArgsFunction: c.completePods,
-	})
+		Short: "What each node would have to pull for a pod, the best first",
+		Long: help("What each node would have to pull for a pod: of a name, of a workload, in a file, or made of images. The ten best nodes are shown; --all and the forms json, yaml and templates have all.\n\n"+
+			"The scheduler rates the nodes, with its arguments and its memory. If it cannot be asked, this program does so as the scheduler would with default arguments, and a line states that.", planColumns),
+		Example:           "  kubectl layers plan web-0\n  kubectl layers plan deployment/web --bandwidth 100M\n  kubectl layers plan -f web.yaml --all\n  kubectl get jobset train -o yaml | kubectl layers plan -f - --pod-template workers\n  kubectl layers plan --image quay.io/team/app:v2",
+		ValidArgsFunction: c.completeWorkloads(),
+	})))
 	of.flags(cmd)
 	cmd.Flags().StringVar(&bandwidth, "bandwidth", "", "bits a second that a node's link has, such as 100M or 1Gbit: shows seconds")
+	cmd.Flags().BoolVar(&all, "all", false, "a row for each node, not for the ten best")
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
 		bits, err := parseBandwidth(bandwidth)
 		if err != nil {
 			return nil, err
 		}
-		selects, err := c.selects()
-		if err != nil {
+		if _, err := c.selects(); err != nil {
 			return nil, err
 		}
-		t, err := c.target(ctx, r, args, of)
-		if err != nil {
-			return nil, err
-		}
-		cluster, err := r.Read(ctx, collect.Parts{Nodes: true, Pods: true, Images: true})
+		t, err := c.target(args, of)
 		if err != nil {
 			return nil, err
 		}
 		ended := plan.Ended(t.Pod)
-		if ended != "" {
-			t.Pod.Spec.NodeName = "" // it has left its node
-		}
-		p, err := plan.Of(ctx, cluster, t.String(), t.Pod, bits)
+		p, problems, err := c.rated(ctx, r, t)
 		if err != nil {
 			return nil, err
 		}
+		p.At(bits)
 		mean, fit := p.Mean()
-		labels := map[string]map[string]string{}
-		for _, node := range cluster.Nodes {
-			labels[node.Name] = node.Labels
+		nodes := len(p.Nodes)
+		if c.selector != "" {
+			uids, problem := r.NodeUIDs(ctx, c.selector)
+			if problem != nil {
+				return nil, problem
+			}
+			p.Nodes = slices.DeleteFunc(p.Nodes, func(n plan.Node) bool { return uids[n.Node] == "" })
 		}
-		p.Nodes = slices.DeleteFunc(p.Nodes, func(n plan.Node) bool { return !selects(labels[n.Node]) })
 		table := planTable(p)
-		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %d nodes, which lack %s on average.", p.Of, fit, len(cluster.Nodes), output.Bytes(mean)))
+		if more := len(table.Rows) - best; more > 0 && !all {
+			table.Rows = table.Rows[:best]
+			table.Below = append(table.Below, fmt.Sprintf("%s more: --all shows them.", output.Count(more, "node")))
+		}
+		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %s, which lack %s on average.", p.Of, fit, output.Count(nodes, "node"), output.Bytes(mean)))
+		if p.RatedBy != "" {
+			table.Below = append(table.Below, fmt.Sprintf("Rated by the scheduler (%s).", p.RatedBy))
+		} else {
+			table.Below = append(table.Below, fmt.Sprintf("Rated by this program with default arguments, because the scheduler was not asked: %s.", p.NotAsked))
+		}
 		switch {
 		case ended != "":
 			table.Below = append(table.Below, fmt.Sprintf("It has ended (%s): this is for another one like it. kubectl layers why %s shows how it was.", ended, t.Name))
 		case t.Pod.Spec.NodeName != "":
 			table.Below = append(table.Below, fmt.Sprintf("It is on %s already: what it brought there counts. kubectl layers why %s shows how it was before.", terminal.Line(t.Pod.Spec.NodeName, 253), t.Name))
 		}
-		return &answer{kind: "Plan", value: p, problems: cluster.Problems, table: table}, nil
+		return &answer{kind: "Plan", value: p, problems: problems, table: table}, nil
 	})
 	return cmd
 }
 
+// rated has the scheduler rate nodes for a pod, or else rates them by what is read now.
+func (c *command) rated(ctx context.Context, r *collect.Reader, t *collect.Target) (*plan.Plan, []*collect.Problem, error) {
+	if plan.Ended(t.Pod) != "" {
+		t.Pod.Spec.NodeName = "" // it has left its node
+	}
+	scheduler, err := c.openScheduler(ctx, r)
+	if err == nil {
+		defer scheduler.Close()
+		var p *plan.Plan
+		if p, err = plan.Asked(ctx, scheduler, t); err == nil {
+			return p, nil, nil
+		}
+	}
+	cluster, problem := r.Read(ctx, collect.Parts{Nodes: true, Pods: true, Images: true})
+	if problem != nil {
+		return nil, nil, problem
+	}
+	p, unrated := plan.Of(ctx, cluster, t)
+	if unrated != nil {
+		return nil, nil, unrated
+	}
+	p.NotAsked = err.Error()
+	return p, cluster.Problems, nil
+}
+
 // source is what names the pod of plan and imagelocality, besides an argument.
 type source struct {
-	file, template string
-	images         []string
+	files    resource.FilenameOptions
+	template string
+	images   []string
 }
 
 func (s *source) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&s.file, "filename", "f", "", "file with a pod, or an object of any kind with pod templates, - for standard input")
-	cmd.Flags().StringVar(&s.template, "template", "", "name or path of the one that is meant if the object in the file has several pod templates, such as workers or spec.replicatedJobs[1].template.spec.template")
+	cmdutil.AddFilenameOptionFlags(cmd, &s.files, "that have a pod, or an object of any kind with pod templates")
+	cmd.Flags().StringVar(&s.template, "pod-template", "", "name or path of the one that is meant if an object has several pod templates, such as workers or spec.replicatedJobs[1].template.spec.template")
 	cmd.Flags().StringSliceVar(&s.images, "image", nil, "image of a pod that does not exist; several make one pod")
 }
 
 // target returns what the arguments of plan stand for.
-func (c *command) target(ctx context.Context, r *collect.Reader, args []string, of source) (*collect.Target, error) {
+func (c *command) target(args []string, of source) (*collect.Target, error) {
 	namespace, err := c.namespace()
 	if err != nil {
 		return nil, err
 	}
-	name := strings.Join(args, "")
+	if old := c.output.PodTemplate(); of.template == "" && old != "" {
+		of.template = old // goes with the next release
+	}
+	name, inFile := strings.Join(args, ""), !cmdutil.IsFilenameSliceEmpty(of.files.Filenames, of.files.Kustomize)
 	switch {
-	case of.file != "" && len(of.images) > 0, len(of.images) > 0 && name != "", of.file == "" && len(of.images) == 0 && name == "":
+	case inFile && len(of.images) > 0, len(of.images) > 0 && name != "", !inFile && len(of.images) == 0 && name == "":
 		return nil, fmt.Errorf("want one of POD or KIND/NAME, -f FILE, and --image IMAGE: see kubectl layers plan --help")
-	case of.file == "" && of.template != "":
-		return nil, fmt.Errorf("--template is for an object in a file: save it and add -f FILE")
 	case len(of.images) > 0:
 		return collect.TargetOfImages(namespace, of.images)
-	case of.file == "-":
-		return collect.TargetInFile(ctx, c.in, "standard input", namespace, name, of.template)
-	case of.file != "":
-		from, err := os.Open(of.file)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the file: %w", err)
-		}
-		defer from.Close()
-		return collect.TargetInFile(ctx, from, of.file, namespace, name, of.template)
+	case inFile:
+		return collect.TargetInFile(c.config, &of.files, namespace, name, of.template)
 	}
-	return collect.TargetOf(ctx, r.Client, namespace, name)
+	return collect.TargetOf(c.config, namespace, name, of.template)
 }
 
 func planTable(p *plan.Plan) output.Answer {
-	t := output.Answer{Columns: []output.Column{{Title: "NODE"}, {Title: "MISSING"}, {Title: "PRESENT"}, {Title: "ARRIVING"}, {Title: "TOTAL"}}}
-	if p.BitsPerSecond > 0 {
-		t.Columns = append(t.Columns, output.Column{Title: "TIME"})
+	t := output.Answer{Columns: planColumns}
+	if p.BitsPerSecond == 0 {
+		t.Columns = slices.DeleteFunc(slices.Clone(planColumns), func(c output.Column) bool { return c.Title == "PULL TIME" })
 	}
-	t.Columns = append(t.Columns, output.Column{Title: "RULED OUT"}, output.Column{Title: "LINK HAS TO PULL", Wide: true})
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		row := []string{n.Node, output.Bytes(float64(n.MissingBytes)), output.Bytes(float64(n.PresentBytes)), output.Bytes(float64(n.ArrivingBytes + n.CrowdedBytes)), output.Bytes(float64(n.TotalBytes))}
+		cells := []string{n.Node, output.Bytes(float64(n.MissingBytes)), output.Bytes(float64(n.PresentBytes)), output.Bytes(float64(n.ArrivingBytes + n.CrowdedBytes)), output.Bytes(float64(n.TotalBytes))}
 		if n.Seconds != nil {
-			row = append(row, output.Seconds(*n.Seconds))
+			cells = append(cells, output.Seconds(*n.Seconds))
 		}
-		t.Rows = append(t.Rows, append(row, strings.Join(n.RuledOut, "; "), output.Bytes(float64(n.PendingBytes))))
-		t.Names = append(t.Names, "node/"+n.Node)
+		cells = append(cells, strings.Join(n.RuledOut, "; "), output.Bytes(float64(n.PendingBytes)))
+		t.Rows = append(t.Rows, output.Row{Object: n, Name: "node/" + n.Node, Dim: len(n.RuledOut) > 0, Cells: cells})
 	}
 	for _, image := range p.Images {
 		switch image.Known {
@@ -140,15 +181,17 @@ func planTable(p *plan.Plan) output.Answer {
 
 func (c *command) imageLocality() *cobra.Command {
 	var of source
-	cmd := c.selectsNodes(&cobra.Command{
+	columns := []output.Column{{Title: "NODE", Means: "name of the node"}, {Title: "POINTS", Means: "0 to 100, before the weight of the plugin"}, {Title: "WHY", Means: "the calculation"}}
+	cmd := c.prints(c.selectsNodes(&cobra.Command{
 		Use: "imagelocality POD | KIND/NAME | -f FILE | --image IMAGE", Args: cobra.MaximumNArgs(1),
 		Short:             "What kube-scheduler's own ImageLocality gives each node for a pod, and why",
-		Long:              "What kube-scheduler's own plugin ImageLocality gives each node for a pod, 0 to 100 points, and why it is 0 so often.",
-		ValidArgsFunction: c.completePods,
-	})
+		Long:              help("What kube-scheduler's own plugin ImageLocality gives each node for a pod, and why that is 0 so often.", columns),
+		Example:           "  kubectl layers imagelocality deployment/web\n  kubectl layers imagelocality --image quay.io/team/app:v2",
+		ValidArgsFunction: c.completeWorkloads(),
+	}))
 	of.flags(cmd)
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
-		t, err := c.target(ctx, r, args, of)
+		t, err := c.target(args, of)
 		if err != nil {
 			return nil, err
 		}
@@ -161,15 +204,14 @@ func (c *command) imageLocality() *cobra.Command {
 			return nil, err
 		}
 		values := []points{}
-		table := output.Answer{Columns: []output.Column{{Title: "NODE"}, {Title: "POINTS"}, {Title: "WHY"}}}
+		table := output.Answer{Columns: columns}
 		for i, rating := range plan.ImageLocality(&t.Pod.Spec, nodes) {
 			if !selects(nodes[i].Labels) {
 				continue
 			}
 			v := points{Node: rating.Node, Points: rating.Points, Renamed: rating.Renamed, Why: terminal.Line(rating.Why, 1000)}
 			values = append(values, v)
-			table.Rows = append(table.Rows, []string{v.Node, fmt.Sprint(v.Points), v.Why})
-			table.Names = append(table.Names, "node/"+v.Node)
+			table.Rows = append(table.Rows, output.Row{Object: v, Name: "node/" + v.Node, Cells: []string{v.Node, fmt.Sprint(v.Points), v.Why}})
 		}
 		return &answer{kind: "ImageLocality", value: values, table: table}, nil
 	})

@@ -24,10 +24,9 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/internal/terminaltest"
-	"github.com/layer-locality/layer-locality/kubectllayers/output"
 )
 
-func program() *cobra.Command { return New(strings.NewReader(""), "test") }
+func program() *cobra.Command { return New("test") }
 
 // What a user or a script passes on reaches the terminal as text.
 func TestTerminal(t *testing.T) { terminaltest.Commands(t, program) }
@@ -89,6 +88,16 @@ func hostileObject(kind string, one bool) any {
 	return fields
 }
 
+// discovery is what a cluster has of kinds.
+var discovery = map[string]any{
+	"api": metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}},
+	"apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{{
+		Name: "apps", Versions: []metav1.GroupVersionForDiscovery{{GroupVersion: "apps/v1", Version: "v1"}}, PreferredVersion: metav1.GroupVersionForDiscovery{GroupVersion: "apps/v1", Version: "v1"},
+	}}},
+	"api/v1":       metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "pods", SingularName: "pod", Kind: "Pod", Namespaced: true}}},
+	"apis/apps/v1": metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: "apps/v1", APIResources: []metav1.APIResource{{Name: "deployments", SingularName: "deployment", Kind: "Deployment", Namespaced: true}}},
+}
+
 // hostileCluster answers with hostile objects, or refuses everything with a hostile message.
 func hostileCluster(refuses bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,6 +106,10 @@ func hostileCluster(refuses bool) http.Handler {
 			_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "warnings": []string{terminaltest.Hostile}, "data": map[string]any{
 				"resultType": "vector", "result": []any{map[string]any{"metric": map[string]string{"profile": terminaltest.Hostile, "of": "mean"}, "value": []any{1700000000, "1"}}},
 			}})
+			return
+		}
+		if discovered := discovery[strings.Trim(r.URL.Path, "/")]; discovered != nil && !refuses {
+			_ = json.NewEncoder(w).Encode(discovered)
 			return
 		}
 		parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
@@ -122,7 +135,7 @@ func hostileCluster(refuses bool) http.Handler {
 func TestHostileCluster(t *testing.T) {
 	arguments := map[string][][]string{
 		"nodes": {{}}, "node": {{terminaltest.Hostile}}, "image": {{"app:1"}}, "pod": {{"p"}, {}}, "shared": {{}, {"--layers"}, {"--images=app:1," + terminaltest.Hostile}},
-		"plan": {{"p"}, {"deployment/d"}, {"--image=app:1"}}, "why": {{"p"}, {}}, "imagelocality": {{"p"}, {"--image=app:1"}}, "savings": {{}},
+		"plan": {{"p"}, {"deployment/d"}, {"--image=app:1"}}, "why": {{"p"}, {}}, "imagelocality": {{"p"}, {"--image=app:1"}}, "savings": {{}}, "qos": {{}}, "advise": {{}},
 	}
 	shown := map[string]bool{}
 	for _, refuses := range []bool{false, true} {
@@ -134,6 +147,10 @@ func TestHostileCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, command := range program().Commands() {
+			if command.Hidden && command.Name() != "pod" {
+				shown[command.Name()] = true // as pod
+				continue
+			}
 			calls := arguments[command.Name()]
 			if calls == nil {
 				calls = [][]string{{"w"}}
@@ -141,19 +158,19 @@ func TestHostileCluster(t *testing.T) {
 			if command.Name() == "savings" {
 				calls = [][]string{{"--prometheus=" + server.URL}}
 			}
-			for _, form := range output.Forms {
+			for _, form := range []string{"table", "wide", "json", "yaml", "name", "jsonpath={.answer}", "custom-columns=A:.name,B:.pod,C:.image", "go-template={{.answer}}"} {
 				for _, args := range calls {
-					args = slices.Concat([]string{command.Name(), "--kubeconfig", kubeconfig, "-o", string(form)}, args)
+					args = slices.Concat([]string{command.Name(), "--kubeconfig", kubeconfig, "-o", form}, args)
 					stdout, stderr, code := terminaltest.Run(t, program(), args...)
 					shown[command.Name()] = shown[command.Name()] || strings.Contains(stdout+stderr, terminaltest.Forged)
 					var value any
-					if form == output.JSON && code == 0 && json.Unmarshal([]byte(stdout), &value) != nil {
+					if form == "json" && code == 0 && json.Unmarshal([]byte(stdout), &value) != nil {
 						t.Errorf("%q: this is no JSON: %s", args, stdout)
 					}
 					if strings.Contains(stderr, "cannot print") {
 						t.Errorf("%q: %s", args, stderr)
 					}
-					if form == output.YAML && code == 0 && yaml.Unmarshal([]byte(stdout), &value) != nil {
+					if form == "yaml" && code == 0 && yaml.Unmarshal([]byte(stdout), &value) != nil {
 						t.Errorf("%q: this is no YAML: %s", args, stdout)
 					}
 				}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/completion"
 
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
 	"github.com/layer-locality/layer-locality/kubectllayers/output"
@@ -18,14 +19,24 @@ import (
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
+var whyColumns = []output.Column{
+	{Title: "NAMESPACE", Means: "of the pod"}, {Title: "POD", Means: "its name"}, {Title: "NODE", Means: "where it is"},
+	{Title: "LACKED", Means: "compressed bytes of its images that the node did not have when the pod was placed; about: estimated by events and by what the node has now"},
+	{Title: "MEAN NODE LACKED", Means: "the mean of the nodes that it fitted on"},
+	{Title: "SAVED", Means: "the difference"},
+	{Title: "BEST NODE", Means: "the one with the highest score for layers"},
+	{Title: "SCHEDULER", Wide: true, Means: "that the pod names"},
+}
+
 func (c *command) why() *cobra.Command {
-	return c.selectsPods(&cobra.Command{
-		Use: "why [POD]", Args: cobra.MaximumNArgs(1),
+	return c.prints(c.selectsPods(&cobra.Command{
+		Use: "why [POD | -l LABELS | -A]", Args: cobra.MaximumNArgs(1),
 		Short: "Why a pod is on its node, and what it pulled",
-		Long: "Why a pod is on its node, as far as layers are concerned: what that node, the best and the mean one had when the pod was placed, and what the kubelet pulled.\n\n" +
-			"The scheduler remembers its last 10,000 placements, or fewer if their names are long. It is asked through a port that is forwarded to the pod that holds its lease, with a token of ten minutes that may read the debug path only, never with yours. " +
-			"Without it, nodes are rated now, and the answer notes that.",
-		ValidArgsFunction: c.completePods,
+		Long: help("Why a pod is on its node, as far as layers are concerned: what that node, the best and the mean one had when the pod was placed, and what the kubelet pulled. Of several pods, a table.\n\n"+
+			"The scheduler remembers its last 10,000 placements, or fewer if their names are long. It is asked through a port that is forwarded to the pod that holds its lease, with a token of ten minutes that may read the debug path only, never with yours. "+
+			"Without it, nodes are rated now, and the answer notes that.", whyColumns),
+		Example:           "  kubectl layers why web-0\n  kubectl layers why -l app=web\n  kubectl layers why -A -l team=a -o wide",
+		ValidArgsFunction: completion.ResourceNameCompletionFunc(c.factory, "pod"),
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
 			var pods []*v1.Pod
 			if err := c.pods(ctx, r, args, func(pod *v1.Pod) error {
@@ -54,7 +65,7 @@ func (c *command) why() *cobra.Command {
 			}
 			return whyAnswer(answers, w.problems), nil
 		}),
-	})
+	}))
 }
 
 // maxPods is how many pods why is about.
@@ -182,21 +193,13 @@ func (c *command) openScheduler(ctx context.Context, r *collect.Reader) (*collec
 }
 
 func whyAnswer(answers []*plan.Why, problems []*collect.Problem) *answer {
-	a := &answer{kind: "Why", value: answers, problems: problems}
+	a := &answer{kind: "Why", value: answers, problems: problems, table: output.Answer{Columns: whyColumns}}
 	var unplaced []string
 	for _, one := range answers {
 		if one.Node == "" {
 			unplaced = append(unplaced, one.Namespace+"/"+one.Pod)
 			continue
 		}
-		a.table.Names = append(a.table.Names, "node/"+one.Node)
-	}
-	if len(answers) == 1 {
-		a.table.Above = answers[0].Words
-		return a
-	}
-	a.table.Columns = []output.Column{{Title: "NAMESPACE"}, {Title: "POD"}, {Title: "NODE"}, {Title: "LACKED"}, {Title: "MEAN NODE LACKED"}, {Title: "SAVED"}, {Title: "BEST NODE"}, {Title: "SCHEDULER", Wide: true}}
-	for _, one := range answers {
 		row := []string{one.Namespace, one.Pod, one.Node, "", "", "", "", one.Scheduler}
 		if d := one.Decision; d != nil {
 			row[3] = output.Bytes(float64(d.Chosen.MissingBytes))
@@ -209,7 +212,10 @@ func whyAnswer(answers []*plan.Why, problems []*collect.Problem) *answer {
 		} else if one.Now != nil && one.Now.PulledBytes != nil {
 			row[3] = "about " + output.Bytes(float64(*one.Now.PulledBytes))
 		}
-		a.table.Rows = append(a.table.Rows, row)
+		a.table.Rows = append(a.table.Rows, output.Row{Object: one, Name: "node/" + one.Node, Cells: row})
+	}
+	if len(answers) == 1 {
+		a.table.Text = answers[0].Words
 	}
 	if len(unplaced) > 0 {
 		a.table.Below = []string{fmt.Sprintf("Without a node: %s. kubectl layers plan POD shows what nodes have for one.", some(unplaced))}
@@ -219,13 +225,19 @@ func whyAnswer(answers []*plan.Why, problems []*collect.Problem) *answer {
 
 func (c *command) savings() *cobra.Command {
 	var prometheus, selector, since string
-	cmd := &cobra.Command{
+	columns := []output.Column{
+		{Title: "PROFILE", Means: "of the scheduler"}, {Title: "PODS", Means: "that it placed on one of several nodes"},
+		{Title: "PULLED", Means: "compressed bytes that the chosen nodes lacked"}, {Title: "MEAN NODE", Means: "what the mean of the nodes that they fitted on lacked"},
+		{Title: "SAVED", Means: "the difference"}, {Title: "SHARE", Means: "of MEAN NODE"},
+	}
+	cmd := c.prints(c.watches(&cobra.Command{
 		Use: "savings", Args: cobra.NoArgs,
 		Short: "What placements saved, by profile",
-		Long: "What placements saved, by profile: compressed bytes that the chosen nodes lacked, beside what the mean of the feasible nodes lacked.\n\n" +
-			"Without flags, the scheduler reports what it saved since it started. With --prometheus, Prometheus returns what was saved --since a time.",
+		Long: help("What placements saved, by profile.\n\n"+
+			"Without flags, the scheduler reports what it saved since it started. With --prometheus, Prometheus returns what was saved --since a time.", columns),
+		Example:           "  kubectl layers savings\n  kubectl layers savings --prometheus http://127.0.0.1:9090 --since 7d",
 		ValidArgsFunction: cobra.NoFileCompletions,
-	}
+	}))
 	cmd.Flags().StringVar(&prometheus, "prometheus", "", "URL of a Prometheus that scrapes the scheduler")
 	cmd.Flags().StringVar(&selector, "prometheus-selector", "", "labels of the series, such as cluster=\"a\", where that Prometheus is for several clusters")
 	cmd.Flags().StringVar(&since, "since", "24h", "time before now, with --prometheus")
@@ -255,7 +267,7 @@ func (c *command) savings() *cobra.Command {
 				return nil, err
 			}
 		}
-		t := output.Answer{Columns: []output.Column{{Title: "PROFILE"}, {Title: "PODS"}, {Title: "PULLED"}, {Title: "MEAN NODE"}, {Title: "SAVED"}, {Title: "SHARE"}}}
+		t := output.Answer{Columns: columns}
 		for i := range s.Profiles {
 			p := &s.Profiles[i]
 			p.Profile = terminal.Line(p.Profile, 253)
@@ -264,8 +276,7 @@ func (c *command) savings() *cobra.Command {
 			if p.MeanMissingBytes > 0 {
 				part = fmt.Sprintf("%.0f %%", 100*saved/p.MeanMissingBytes)
 			}
-			t.Rows = append(t.Rows, []string{p.Profile, fmt.Sprint(p.Pods), output.Bytes(float64(p.MissingBytes)), output.Bytes(p.MeanMissingBytes), output.Bytes(saved), part})
-			t.Names = append(t.Names, p.Profile)
+			t.Rows = append(t.Rows, output.Row{Object: p, Name: p.Profile, Cells: []string{p.Profile, fmt.Sprint(p.Pods), output.Bytes(float64(p.MissingBytes)), output.Bytes(p.MeanMissingBytes), output.Bytes(saved), part}})
 		}
 		t.Below = []string{fmt.Sprintf("Since %s. Left out: pods for which one node alone was looked at (no other fitted, it was nominated, opportunistic batching) and images of which nothing was known.", s.Since.UTC().Format(time.RFC3339))}
 		if len(s.Profiles) == 0 {

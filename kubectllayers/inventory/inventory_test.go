@@ -157,11 +157,11 @@ func TestNodes(t *testing.T) {
 	}
 	for name, want := range map[string]Node{
 		"agent": {
-			Images: 2, Layers: 4, Bytes: 97 * mb, ElsewhereBytes: ptr.To[int64](97 * mb), Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
+			Images: 2, Layers: 4, TotalImages: 3, TotalLayers: 6, Bytes: 97 * mb, ElsewhereBytes: ptr.To[int64](97 * mb), Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
 			Known: map[locality.Provenance]int{locality.FromLayers: 2},
 		},
 		"other-agent": {
-			Images: 1, Layers: 3, Bytes: 92 * mb, ElsewhereBytes: ptr.To[int64](92 * mb), Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
+			Images: 1, Layers: 3, TotalImages: 2, TotalLayers: 5, Bytes: 92 * mb, ElsewhereBytes: ptr.To[int64](92 * mb), Source: FromAgent, Reported: c.Now, CutImages: 1, CutLayers: 2,
 			Known: map[locality.Provenance]int{locality.FromLayers: 1},
 		},
 		"joined": {

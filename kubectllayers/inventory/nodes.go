@@ -61,7 +61,11 @@ type Node struct {
 	// other nodes were not read.
 	Bytes          int64  `json:"bytes"`
 	ElsewhereBytes *int64 `json:"elsewhereBytes,omitempty"`
-	Source         Source `json:"source"`
+	// TotalImages, TotalLayers and TotalBytes are what layer-agent states in sum, also of what it does not list.
+	TotalImages int    `json:"totalImages,omitempty"`
+	TotalLayers int    `json:"totalLayers,omitempty"`
+	TotalBytes  int64  `json:"totalBytes,omitempty"`
+	Source      Source `json:"source"`
 	// Known counts the images by what they are known from: layers, manifest, name, use.
 	Known map[locality.Provenance]int `json:"known"`
 	// Reported is when that was last said, on the clock of the node.
@@ -113,6 +117,7 @@ func (i *Inventory) node(node *v1.Node) Node {
 	n.InvalidLines, n.Problem = agent.Invalid, terminal.Line(agent.Problem, maxShown)
 	if has && i.known.HasFreshReport(node) {
 		n.Source, n.Reported = FromAgent, agent.RenewTime
+		n.TotalImages, n.TotalLayers, n.TotalBytes = agent.TotalImages, agent.TotalLayers, agent.TotalBytes
 		n.CutImages, n.CutLayers = max(0, agent.TotalImages-agent.ListedImages), max(0, agent.TotalLayers-agent.ListedLayers)
 		return n
 	}

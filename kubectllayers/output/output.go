@@ -1,51 +1,123 @@
-// Package output prints answers in the forms that kubectl has: table, wide, json, yaml, name.
+// Package output prints answers in the forms that kubectl get has, with kubectl's own printers.
 package output
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
+	"unicode/utf8"
 
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/kubectl/pkg/cmd/get"
 	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
-// Form is how answers are printed.
-type Form string
-
+// Forms without an argument. table, the default, has a name because scripts give it.
 const (
-	// Table is for people.
-	Table Form = "table"
-	// Wide is a table with more columns.
-	Wide Form = "wide"
-	// JSON is for programs.
-	JSON Form = "json"
-	// YAML is the same document as JSON.
-	YAML Form = "yaml"
-	// Name has a line with kind and name for each row.
-	Name Form = "name"
+	table  = "table"
+	wide   = "wide"
+	asJSON = "json"
+	asYAML = "yaml"
+	name   = "name"
 )
 
-// Forms are all of them.
-var Forms = []Form{Table, Wide, JSON, YAML, Name}
+// Flags choose how an answer is printed, as those of kubectl get.
+type Flags struct {
+	form, sortBy string
+	noHeaders    bool
+	template     *genericclioptions.KubeTemplatePrintFlags
+	columns      *get.CustomColumnsPrintFlags
+}
 
-// ParseForm reads the value of the flag --output.
-func ParseForm(value string) (Form, error) {
-	if value == "" {
-		return Table, nil
+// NewFlags returns the flags with their defaults.
+func NewFlags() *Flags {
+	return &Flags{template: genericclioptions.NewKubeTemplatePrintFlags(), columns: get.NewCustomColumnsPrintFlags()}
+}
+
+// forms are all of them.
+func (f *Flags) forms() []string {
+	return slices.Concat([]string{wide, asJSON, asYAML, name}, f.columns.AllowedFormats(), f.template.AllowedFormats())
+}
+
+// Add adds the flags to a command.
+func (f *Flags) Add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.form, "output", "o", "", "one of "+strings.Join(f.forms(), ", "))
+	cmd.Flags().BoolVar(&f.noHeaders, "no-headers", false, "only the rows of a table")
+	cmd.Flags().StringVar(&f.sortBy, "sort-by", "", "sort the rows of a table by a field of theirs, such as .bytes: a JSONPath, as custom-columns has")
+	f.template.AddFlags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(f.forms(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// Brief reports whether an answer needs no more than what a plain table shows.
+func (f *Flags) Brief() bool {
+	return slices.Contains([]string{"", table, name}, f.form) && f.sortBy == ""
+}
+
+// PodTemplate returns the value of --template if that is of no form: it chose a pod template in earlier builds.
+func (f *Flags) PodTemplate() string {
+	if slices.Contains([]string{"", table, wide, asJSON, asYAML, name}, f.form) {
+		return *f.template.TemplateArgument
 	}
-	if form := Form(value); slices.Contains(Forms, form) {
-		return form, nil
+	return ""
+}
+
+// Wide reports whether tables have all columns.
+func (f *Flags) Wide() bool { return f.form == wide }
+
+// Printer returns what prints answers.
+func (f *Flags) Printer() (func(io.Writer, *Answer) error, error) {
+	var p printers.ResourcePrinter
+	err := error(genericclioptions.NoCompatiblePrinterError{})
+	switch f.form {
+	case "", table, wide:
+		return f.sorted(f.table), nil
+	case asJSON:
+		return func(w io.Writer, a *Answer) error { return terminal.WriteJSON(w, a.Value) }, nil
+	case asYAML:
+		return writeYAML, nil
+	case name:
+		return f.sorted(writeNames), nil
 	}
-	var all []string
-	for _, form := range Forms {
-		all = append(all, string(form))
+	if p, err = f.template.ToPrinter(f.form); err == nil {
+		return func(w io.Writer, a *Answer) error {
+			document, err := object(a.Value)
+			if err != nil {
+				return err
+			}
+			return p.PrintObj(document, w)
+		}, nil
 	}
-	return "", fmt.Errorf("--output %q: want %s", terminal.Line(value, 50), strings.Join(all, ", "))
+	if genericclioptions.IsNoCompatiblePrinterError(err) {
+		f.columns.NoHeaders, f.columns.TemplateArgument = f.noHeaders, *f.template.TemplateArgument
+		if p, err = f.columns.ToPrinter(f.form); err == nil {
+			return f.sorted(func(w io.Writer, a *Answer) error {
+				list := &unstructured.UnstructuredList{}
+				for i := range a.Rows {
+					row, err := object(a.Rows[i].Object)
+					if err != nil {
+						return err
+					}
+					list.Items = append(list.Items, *row)
+				}
+				return p.PrintObj(list, w)
+			}), nil
+		}
+	}
+	if genericclioptions.IsNoCompatiblePrinterError(err) {
+		return nil, fmt.Errorf("--output %q: want one of %s", terminal.Line(f.form, 50), strings.Join(f.forms(), ", "))
+	}
+	return nil, fmt.Errorf("--output: %w", err)
 }
 
 // Column of a table.
@@ -53,93 +125,223 @@ type Column struct {
 	Title string
 	// Wide columns are only in wide tables.
 	Wide bool
+	// Means is what --help has of the column.
+	Means string
+}
+
+// Row of a table.
+type Row struct {
+	// Cells are one for each column, also the wide ones.
+	Cells []string
+	// Object is what custom columns and sorting are about; Name is what name prints.
+	Object any
+	Name   string
+	// Dim rows are of less interest.
+	Dim bool
 }
 
 // Answer is what a command prints.
 type Answer struct {
-	// Value is what json and yaml print. Its form is documented (docs/kubectl-layers.md).
+	// Value is what json, yaml and templates print. Its form is documented (docs/kubectl-layers.md).
 	Value any
-	// Above and Below are lines around the table.
-	Above, Below []string
-	Columns      []Column
-	// Rows have a cell for each column, also the wide ones.
-	Rows [][]string
-	// Names are what name prints.
-	Names []string
+	// Above and Below are lines around the table; Text is in place of it.
+	Above, Below, Text []string
+	Columns            []Column
+	Rows               []Row
 }
 
-// maxCell bounds a cell of a table.
-const maxCell = 120
+// object returns a value as kubectl's printers take it. They write texts as they are, so that one could look like several
+// lines: texts are cleaned.
+func object(value any) (*unstructured.Unstructured, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	err = utiljson.Unmarshal(text, &u.Object)
+	clean(u.Object)
+	return u, err
+}
 
-// Print prints an answer.
-func Print(w io.Writer, form Form, a *Answer) error {
-	switch form {
-	case JSON:
-		return terminal.WriteJSON(w, a.Value)
-	case YAML:
-		var document bytes.Buffer
-		if err := terminal.WriteJSON(&document, a.Value); err != nil {
-			return err
+// maxText bounds a text in templates and custom columns.
+const maxText = 10_000
+
+// clean returns a value of JSON with its texts cleaned; objects and lists are changed.
+func clean(value any) any {
+	switch v := value.(type) {
+	case string:
+		return terminal.Line(v, maxText)
+	case []any:
+		for i := range v {
+			v[i] = clean(v[i])
 		}
-		data, err := yaml.JSONToYAML(document.Bytes()) // which takes no control characters
-		if err != nil {
-			return err
+	case map[string]any:
+		for key := range v {
+			v[key] = clean(v[key])
 		}
-		_, err = w.Write(data)
-		return err
-	case Name:
-		for _, name := range a.Names {
-			if _, err := fmt.Fprintln(w, terminal.Line(name, 1000)); err != nil {
+	}
+	return value
+}
+
+// sorted returns a printer that has the rows sorted before.
+func (f *Flags) sorted(print func(io.Writer, *Answer) error) func(io.Writer, *Answer) error {
+	return func(w io.Writer, a *Answer) error {
+		if f.sortBy == "" || len(a.Rows) == 0 {
+			return print(w, a)
+		}
+		objects := make([]runtime.Object, len(a.Rows))
+		for i := range a.Rows {
+			var err error
+			if objects[i], err = object(a.Rows[i].Object); err != nil {
 				return err
 			}
 		}
-		return nil
+		sorter, err := get.SortObjects(nil, objects, f.sortBy)
+		if err != nil {
+			return fmt.Errorf("--sort-by: %w: docs/kubectl-layers.md lists the fields", err)
+		}
+		rows := make([]Row, len(a.Rows))
+		for i := range rows {
+			rows[i] = a.Rows[sorter.OriginalPosition(i)]
+		}
+		same := *a
+		same.Rows = rows
+		return print(w, &same)
 	}
-	return table(w, form == Wide, a)
 }
 
-func table(w io.Writer, wide bool, a *Answer) error {
-	for _, line := range a.Above {
-		if _, err := fmt.Fprintln(w, terminal.Line(line, 1000)); err != nil {
-			return err
-		}
+func writeYAML(w io.Writer, a *Answer) error {
+	var document bytes.Buffer
+	if err := terminal.WriteJSON(&document, a.Value); err != nil {
+		return err
 	}
-	if len(a.Rows) > 0 {
-		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-		var titles []string
-		for _, c := range a.Columns {
-			if wide || !c.Wide {
-				titles = append(titles, c.Title)
-			}
-		}
-		fmt.Fprintln(t, strings.Join(titles, "\t"))
-		for _, row := range a.Rows {
-			var cells []string
-			for i, c := range a.Columns {
-				if wide || !c.Wide {
-					cells = append(cells, cell(row[i], wide))
-				}
-			}
-			fmt.Fprintln(t, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
-		}
-		if err := t.Flush(); err != nil {
-			return err
-		}
+	data, err := yaml.JSONToYAML(document.Bytes()) // which takes no control characters
+	if err != nil {
+		return err
 	}
-	for _, line := range a.Below {
-		if _, err := fmt.Fprintln(w, terminal.Line(line, 1000)); err != nil {
+	_, err = w.Write(data)
+	return err
+}
+
+// writeNames writes the names of rows, of rows after each other with the same name one.
+func writeNames(w io.Writer, a *Answer) error {
+	last := ""
+	for i := range a.Rows {
+		if a.Rows[i].Name == last {
+			continue
+		}
+		last = a.Rows[i].Name
+		if _, err := fmt.Fprintln(w, terminal.Line(last, 1000)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func cell(s string, wide bool) string {
-	if s == "" {
-		return "-"
+// Bounds of a cell of a table, and the least to which a terminal's width cuts one.
+const (
+	maxCell = 120
+	minCell = 12
+)
+
+func (f *Flags) table(w io.Writer, a *Answer) error {
+	around := func(lines []string) error {
+		for _, line := range lines {
+			if f.noHeaders && a.Text == nil && len(a.Rows) > 0 {
+				return nil
+			}
+			if _, err := fmt.Fprintln(w, terminal.Line(line, 1000)); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	if wide {
-		return terminal.Line(s, 4*maxCell)
+	if err := around(a.Above); err != nil {
+		return err
 	}
-	return terminal.Line(s, maxCell)
+	if err := around(a.Text); err != nil || a.Text != nil {
+		return err
+	}
+	if err := f.rows(w, a); err != nil {
+		return err
+	}
+	return around(a.Below)
+}
+
+// rows writes the rows by kubectl's printer.
+func (f *Flags) rows(w io.Writer, a *Answer) error {
+	t := &metav1.Table{Rows: make([]metav1.TableRow, len(a.Rows))}
+	var widths []int
+	most := maxCell
+	if f.Wide() {
+		most *= 4
+	}
+	for i, c := range a.Columns {
+		if c.Wide && !f.Wide() {
+			continue
+		}
+		t.ColumnDefinitions = append(t.ColumnDefinitions, metav1.TableColumnDefinition{Name: c.Title})
+		width := utf8.RuneCountInString(c.Title)
+		for r := range a.Rows {
+			cell := terminal.Line(a.Rows[r].Cells[i], most)
+			if cell == "" {
+				cell = "-"
+			}
+			t.Rows[r].Cells = append(t.Rows[r].Cells, cell)
+			width = max(width, utf8.RuneCountInString(cell))
+		}
+		widths = append(widths, width)
+	}
+	if width := terminal.Width(w); width > 0 && !f.Wide() {
+		fit(widths, width)
+		for r := range t.Rows {
+			for i, cell := range t.Rows[r].Cells {
+				t.Rows[r].Cells[i] = shorten(cell.(string), widths[i]) //nolint:forcetypeassert // see above
+			}
+		}
+	}
+	var text bytes.Buffer
+	if err := printers.NewTablePrinter(printers.PrintOptions{NoHeaders: f.noHeaders}).PrintObj(t, &text); err != nil {
+		return err
+	}
+	headers := 1
+	if f.noHeaders {
+		headers = 0
+	}
+	at := 0
+	for line := range strings.Lines(text.String()) {
+		write := func(w io.Writer, line string) error { _, err := fmt.Fprintln(w, line); return err }
+		if at >= headers && a.Rows[at-headers].Dim {
+			write = terminal.Dim
+		}
+		at++
+		if err := write(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fit makes the widest columns smaller until a line has at most so many characters.
+func fit(widths []int, most int) {
+	sum := 3 * (len(widths) - 1)
+	for _, width := range widths {
+		sum += width
+	}
+	for ; sum > most; sum-- {
+		widest := slices.Index(widths, slices.Max(widths))
+		if widths[widest] <= minCell {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+// shorten cuts a text to a width: of the name of an image, the end distinguishes it from others.
+func shorten(s string, width int) string {
+	runes := []rune(s)
+	if len(runes) <= width || !strings.Contains(s, "/") {
+		return terminal.Line(s, width)
+	}
+	return "..." + string(runes[len(runes)-width+3:])
 }

@@ -3,63 +3,155 @@ package output
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/terminal"
 )
+
+type row struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+}
 
 func answer() *Answer {
 	return &Answer{
-		Value: map[string]any{"bytes": 62_000_000, "name": "a\x1b[2Jb"},
+		Value: map[string]any{"kind": "K", "apiVersion": "v1", "answer": []row{{"n1", 62_000_000}, {"a\x1b[2Jb", 1}}},
 		Above: []string{"above\x1b"}, Below: []string{"below"},
 		Columns: []Column{{Title: "NAME"}, {Title: "MORE", Wide: true}, {Title: "BYTES"}},
-		Rows:    [][]string{{"n1", "more", "62.0 MB"}, {"bad\nname\u202E", "", ""}, {strings.Repeat("x", 1000), "", "1"}},
-		Names:   []string{"node/n1", "node/bad\x1b"},
+		Rows: []Row{
+			{Cells: []string{"n1", "more", "62.0 MB"}, Object: row{"n1", 62_000_000}, Name: "node/n1"},
+			{Cells: []string{"n1", "more", "62.0 MB"}, Object: row{"n1", 62_000_001}, Name: "node/n1"},
+			{Cells: []string{"bad\nname\u202E", "", ""}, Object: row{"bad\x1b", 3}, Name: "node/bad\x1b", Dim: true},
+			{Cells: []string{strings.Repeat("x", 1000), "", "1"}, Object: row{"x", 4}, Name: "x"},
+		},
 	}
 }
 
-func TestPrint(t *testing.T) {
-	print := func(form Form) string {
-		var out bytes.Buffer
-		if err := Print(&out, form, answer()); err != nil {
-			t.Fatal(err)
-		}
-		return out.String()
+func print(t *testing.T, a *Answer, args ...string) string {
+	t.Helper()
+	f := NewFlags()
+	cmd := &cobra.Command{Use: "c"}
+	f.Add(cmd)
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
 	}
-	narrow := print(Table)
+	printer, err := f.Printer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := printer(terminal.NewWriter(&out), a); err != nil {
+		t.Fatalf("%q: %v", args, err)
+	}
+	return out.String()
+}
+
+// Each form that kubectl get has, of what the cluster may have put into an answer.
+func TestForms(t *testing.T) {
+	narrow := print(t, answer())
 	lines := strings.Split(narrow, "\n")
-	if lines[0] != "above\uFFFD" || strings.Contains(narrow, "MORE") || strings.Contains(narrow, "\x1b") || strings.Contains(narrow, "\u202E") ||
-		len([]rune(lines[4])) > maxCell+20 || lines[5] != "below" || len(lines) != 7 {
+	if lines[0] != "above\uFFFD" || lines[1] != "NAME"+strings.Repeat(" ", 119)+"BYTES" || strings.Contains(narrow, "MORE") || strings.ContainsAny(narrow, "\x1b\u202E") ||
+		!strings.HasPrefix(lines[4], "bad name\uFFFD ") || !strings.HasSuffix(lines[4], " -") || utf8.RuneCountInString(lines[5]) > maxCell+20 || lines[6] != "below" || len(lines) != 8 {
 		t.Errorf("%s", narrow)
 	}
-	if got := print(Wide); !strings.Contains(got, "MORE") || !strings.Contains(got, "more") {
+	for _, c := range []struct{ args, want string }{
+		{"-o=table", narrow},
+		{"--no-headers --sort-by=.bytes -o=custom-columns=N:.name,B:.bytes", "bad\uFFFD 3 x 4 n1 62000000 n1 62000001"},
+		{"-o=custom-columns=N:.name", "N n1 n1 bad\uFFFD x"},
+		{"-o=name", "node/n1\nnode/bad\uFFFD\nx\n"},
+		{"-o=name --sort-by={.bytes}", "node/bad\uFFFD\nx\nnode/n1\n"},
+		{"-o=jsonpath={.answer[0].bytes}", "62000000"},
+		{"-o=go-template={{range.answer}}{{.name}}{{end}}", "n1a\uFFFD[2Jb"},
+	} {
+		got := print(t, answer(), strings.Split(c.args, " ")...)
+		if strings.Contains(c.args, "custom") {
+			got = strings.Join(strings.Fields(got), " ")
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.args, got, c.want)
+		}
+	}
+	if got := print(t, answer(), "-o=wide"); !strings.Contains(got, "MORE") || !strings.Contains(got, "more") {
 		t.Errorf("%s", got)
 	}
-	if got := print(Name); got != "node/n1\nnode/bad\uFFFD\n" {
+	if got := print(t, answer(), "--no-headers"); strings.Contains(got, "NAME") || strings.Contains(got, "above") || strings.Contains(got, "below") || strings.Count(got, "\n") != 4 {
+		t.Errorf("%s", got)
+	}
+	var document struct{ Answer []row }
+	if err := json.Unmarshal([]byte(print(t, answer(), "-o=json")), &document); err != nil || document.Answer[1].Name != "a\x1b[2Jb" || document.Answer[0].Bytes != 62_000_000 {
+		t.Errorf("%+v, %v", document, err)
+	}
+	document.Answer = nil
+	if err := yaml.Unmarshal([]byte(print(t, answer(), "-o=yaml")), &document); err != nil || document.Answer[1].Name != "a\x1b[2Jb" {
+		t.Errorf("%+v, %v", document, err)
+	}
+	if got := print(t, &Answer{Text: []string{"words"}, Rows: answer().Rows}, "--no-headers"); got != "words\n" {
 		t.Errorf("%q", got)
 	}
-	var value struct {
-		Bytes int64  `json:"bytes"`
-		Name  string `json:"name"`
-	}
-	if err := json.Unmarshal([]byte(print(JSON)), &value); err != nil || value.Bytes != 62_000_000 || strings.Contains(print(JSON), "\x1b") {
-		t.Errorf("%+v, %v", value, err)
-	}
-	value.Bytes = 0
-	if err := yaml.Unmarshal([]byte(print(YAML)), &value); err != nil || value.Bytes != 62_000_000 || strings.Contains(print(YAML), "\x1b") {
-		t.Errorf("%+v, %v: %s", value, err, print(YAML))
+	if got := print(t, &Answer{Above: []string{"none"}}, "--sort-by=.x"); got != "none\n" {
+		t.Errorf("%q", got)
 	}
 }
 
-func TestParseForm(t *testing.T) {
-	if form, err := ParseForm(""); form != Table || err != nil {
-		t.Errorf("%s, %v", form, err)
+func TestBadForms(t *testing.T) {
+	for args, want := range map[string]string{
+		"-o=xml": `--output "xml": want one of wide, json, yaml, name, custom-columns, `, "-o=jsonpath={.x": "--output: ", "-o=custom-columns=a": "--output: unexpected custom-columns spec",
+		"--sort-by=.none": "--sort-by: couldn't find any field", "-o=jsonpath": "--output: template format specified but no template given",
+	} {
+		f := NewFlags()
+		cmd := &cobra.Command{Use: "c"}
+		f.Add(cmd)
+		if err := cmd.ParseFlags([]string{args}); err != nil {
+			t.Fatal(err)
+		}
+		printer, err := f.Printer()
+		if err == nil {
+			err = printer(io.Discard, answer())
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", args, err, want)
+		}
 	}
-	if form, err := ParseForm("wide"); form != Wide || err != nil {
-		t.Errorf("%s, %v", form, err)
+}
+
+// A table is made to fit a terminal: the widest columns first, and of names the beginning goes.
+func TestFit(t *testing.T) {
+	for _, c := range []struct {
+		widths []int
+		most   int
+		want   []int
+	}{
+		{[]int{10, 20}, 33, []int{10, 20}}, {[]int{10, 40}, 33, []int{10, 20}}, {[]int{40, 41, 5}, 61, []int{25, 25, 5}}, {[]int{40, 40}, 10, []int{minCell, minCell}},
+	} {
+		widths := append([]int{}, c.widths...)
+		fit(widths, c.most)
+		for i := range widths {
+			if widths[i] != c.want[i] {
+				t.Errorf("%v to %d: %v, want %v", c.widths, c.most, widths, c.want)
+				break
+			}
+		}
 	}
-	if _, err := ParseForm("jsonpath={.x}"); err == nil || !strings.Contains(err.Error(), "want table, wide, json, yaml, name") {
-		t.Error(err)
+	for in, want := range map[string]string{"quay.io/team/app:v2": ".../app:v2", "what is said": "what is...", "short/a": "short/a", "größer/äöüß12345": "...üß12345"} {
+		if got := shorten(in, 10); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestBytes(t *testing.T) {
+	for n, want := range map[float64]string{0: "0", 2: "0.0 kB", 2000: "2.0 kB", 49_999: "50.0 kB", 999_960: "1.0 MB", -3e6: "-3.0 MB", 62e6: "62.0 MB", 1.5e9: "1.5 GB", 2e12: "2.0 TB"} {
+		if got := Bytes(n); got != want {
+			t.Errorf("%v: %s, want %s", n, got, want)
+		}
+	}
+	if Count(1, "image")+Count(2, "image")+Count(0, "node") != "1 image2 images0 nodes" {
+		t.Error(Count(1, "image"), Count(2, "image"), Count(0, "node"))
 	}
 }

@@ -16,8 +16,10 @@ func Bytes(n float64) string {
 		return fmt.Sprintf("%.1f TB", n/1e12)
 	case size >= 999.95e6:
 		return fmt.Sprintf("%.1f GB", n/1e9)
-	case size >= 1:
+	case size >= 999.95e3:
 		return fmt.Sprintf("%.1f MB", n/1e6)
+	case size >= 1:
+		return fmt.Sprintf("%.1f kB", n/1e3)
 	}
 	return "0"
 }
@@ -36,4 +38,12 @@ func Seconds(s float64) string {
 		return fmt.Sprintf("%.0f s", s)
 	}
 	return fmt.Sprintf("%.1f s", s)
+}
+
+// Count writes a number of things, of which the word is the singular: 1 image, 2 images.
+func Count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }

@@ -7,16 +7,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/resource"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
+	"github.com/layer-locality/layer-locality/scheduler/feasible"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/terminal"
 )
@@ -30,6 +26,10 @@ type Plan struct {
 	Nodes []Node `json:"nodes"`
 	// BitsPerSecond is the bandwidth that Seconds are for; missing if none was given.
 	BitsPerSecond int64 `json:"bitsPerSecond,omitempty"`
+	// RatedBy is the scheduler that rated the nodes; missing if this program did.
+	RatedBy string `json:"ratedBy,omitempty"`
+	// NotAsked is then why no scheduler was asked.
+	NotAsked string `json:"notAsked,omitempty"`
 }
 
 // Image is what is known of an image of the pod: layers, name, arriving or unknown.
@@ -58,8 +58,35 @@ type Node struct {
 	RuledOut []string `json:"ruledOut,omitempty"`
 }
 
-// Of rates all nodes of a cluster for a pod. bitsPerSecond may be 0.
-func Of(ctx context.Context, cluster *collect.Cluster, name string, pod *v1.Pod, bitsPerSecond int64) (*Plan, error) {
+// Asked has the scheduler rate all nodes for the pod of a target.
+func Asked(ctx context.Context, scheduler *collect.Scheduler, of *collect.Target) (*Plan, error) {
+	var rating struct {
+		Profile string
+		Images  []struct {
+			Names []imageref.Canonical
+			Known index.Known
+		}
+		Nodes []Node
+	}
+	if err := scheduler.Rate(ctx, of, &rating); err != nil {
+		return nil, err
+	}
+	plan := &Plan{Of: of.String(), Images: []Image{}, Nodes: rating.Nodes, RatedBy: fmt.Sprintf("%s, profile %s", scheduler.Name, terminal.Line(rating.Profile, maxName))}
+	for _, image := range imageref.OfPod(&of.Pod.Spec) {
+		state := index.Unknown
+		for _, known := range rating.Images {
+			if canonical, err := imageref.Parse(image.Name); err == nil && slices.Contains(known.Names, canonical) {
+				state = known.Known
+			}
+		}
+		plan.Images = append(plan.Images, Image{terminal.Line(image.Name, maxName), state})
+	}
+	return plan.sort(), nil
+}
+
+// Of rates all nodes of a cluster for the pod of a target, as the scheduler does with default arguments.
+func Of(ctx context.Context, cluster *collect.Cluster, of *collect.Target) (*Plan, error) {
+	pod := of.Pod
 	known, err := cluster.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -67,7 +94,7 @@ func Of(ctx context.Context, cluster *collect.Cluster, name string, pod *v1.Pod,
 	wanted := known.Wanted(pod)
 	var m index.Measurement
 	known.Measure(wanted, &m)
-	plan := &Plan{Of: name, Images: []Image{}, Nodes: []Node{}, BitsPerSecond: bitsPerSecond}
+	plan := &Plan{Of: of.String(), Images: []Image{}, Nodes: []Node{}}
 	for _, image := range imageref.OfPod(&pod.Spec) {
 		state := index.Unknown
 		names := known.Names(image.Name)
@@ -76,27 +103,53 @@ func Of(ctx context.Context, cluster *collect.Cluster, name string, pod *v1.Pod,
 		}
 		plan.Images = append(plan.Images, Image{terminal.Line(image.Name, maxName), state})
 	}
-	filters := newFilters(klog.FromContext(ctx), pod, cluster.Pods)
-	for _, node := range cluster.Nodes {
-		b, ok := m.Node(node.Name)
-		if !ok {
-			continue
+	used, pods := map[string]feasible.Amounts{}, map[string]int64{}
+	for _, other := range cluster.Pods {
+		if other.UID == pod.UID && pod.UID != "" {
+			continue // it does not keep itself away
 		}
-		n := Node{
-			Node: node.Name, TotalBytes: b.Total, PresentBytes: b.Present, ArrivingBytes: b.Arriving, CrowdedBytes: b.Crowded,
-			MissingBytes: b.Missing(), PendingBytes: b.Pending, RuledOut: filters.ruleOut(node),
+		on := other.Spec.NodeName
+		if used[on] == nil {
+			used[on] = feasible.Amounts{}
 		}
-		if bitsPerSecond > 0 {
-			seconds := float64(n.MissingBytes) * 8 / float64(bitsPerSecond)
-			n.Seconds = &seconds
-		}
-		plan.Nodes = append(plan.Nodes, n)
+		used[on].Add(feasible.Requests(other))
+		pods[on]++
 	}
-	slices.SortStableFunc(plan.Nodes, func(a, b Node) int {
+	filter := feasible.New(klog.FromContext(ctx), pod)
+	for _, node := range cluster.Nodes {
+		if b, ok := m.Node(node.Name); ok {
+			plan.Nodes = append(plan.Nodes, Node{
+				Node: node.Name, TotalBytes: b.Total, PresentBytes: b.Present, ArrivingBytes: b.Arriving, CrowdedBytes: b.Crowded,
+				MissingBytes: b.Missing(), PendingBytes: b.Pending, RuledOut: filter.RuleOut(node, used[node.Name], pods[node.Name]),
+			})
+		}
+	}
+	return plan.sort(), nil
+}
+
+// sort puts the best nodes first, and cleans texts.
+func (p *Plan) sort() *Plan {
+	for i := range p.Nodes {
+		for j, why := range p.Nodes[i].RuledOut {
+			p.Nodes[i].RuledOut[j] = terminal.Line(why, maxName)
+		}
+	}
+	slices.SortStableFunc(p.Nodes, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(min(1, len(a.RuledOut)), min(1, len(b.RuledOut))), cmp.Compare(a.MissingBytes, b.MissingBytes),
 			cmp.Compare(a.PendingBytes, b.PendingBytes), cmp.Compare(a.Node, b.Node))
 	})
-	return plan, nil
+	return p
+}
+
+// At adds how many seconds the missing bytes take at so many bits a second.
+func (p *Plan) At(bitsPerSecond int64) {
+	if p.BitsPerSecond = bitsPerSecond; bitsPerSecond == 0 {
+		return
+	}
+	for i := range p.Nodes {
+		seconds := float64(p.Nodes[i].MissingBytes) * 8 / float64(bitsPerSecond)
+		p.Nodes[i].Seconds = &seconds
+	}
 }
 
 // maxName bounds texts of the cluster in answers.
@@ -111,97 +164,4 @@ func (p *Plan) Mean() (missing float64, nodes int) {
 		}
 	}
 	return missing / float64(max(1, nodes)), nodes
-}
-
-// amounts are quantities by resource: CPU in thousandths.
-type amounts map[v1.ResourceName]int64
-
-func (a amounts) add(list v1.ResourceList) {
-	for name, quantity := range list {
-		if name == v1.ResourceCPU {
-			a[name] += quantity.MilliValue()
-		} else {
-			a[name] += quantity.Value()
-		}
-	}
-}
-
-// filters rule out nodes on which a pod cannot run.
-type filters struct {
-	logger   klog.Logger
-	pod      *v1.Pod
-	affinity nodeaffinity.RequiredNodeAffinity
-	requests amounts
-	used     map[string]amounts
-	pods     map[string]int64
-}
-
-func newFilters(logger klog.Logger, pod *v1.Pod, placed []*v1.Pod) *filters {
-	f := &filters{
-		logger: logger, pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), requests: requestsOf(pod),
-		used: map[string]amounts{}, pods: map[string]int64{},
-	}
-	for _, other := range placed {
-		if other.UID == pod.UID && pod.UID != "" {
-			continue // it does not keep itself away
-		}
-		used := f.used[other.Spec.NodeName]
-		if used == nil {
-			used = amounts{}
-			f.used[other.Spec.NodeName] = used
-		}
-		used.add(resource.PodRequests(other, resource.PodResourcesOptions{}))
-		f.pods[other.Spec.NodeName]++
-	}
-	return f
-}
-
-func requestsOf(pod *v1.Pod) amounts {
-	a := amounts{}
-	a.add(resource.PodRequests(pod, resource.PodResourcesOptions{}))
-	return a
-}
-
-// cordoned is the taint that a node's field unschedulable stands for.
-var cordoned = v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
-
-// ruleOut returns why the pod cannot run on a node.
-func (f *filters) ruleOut(node *v1.Node) (why []string) {
-	if f.pod.Spec.NodeName != "" && f.pod.Spec.NodeName == node.Name {
-		return nil // it is there
-	}
-	taints := node.Spec.Taints
-	if node.Spec.Unschedulable {
-		taints = append(slices.Clip(taints), cordoned)
-	}
-	taint, tainted := corev1helpers.FindMatchingUntoleratedTaint(f.logger, taints, f.pod.Spec.Tolerations, func(t *v1.Taint) bool {
-		return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
-	}, true)
-	switch {
-	case node.Spec.Unschedulable && taint.MatchTaint(&cordoned):
-		why = append(why, "cordoned")
-	case tainted:
-		why = append(why, "taint "+terminal.Line(taint.ToString(), 100))
-	}
-	if matches, err := f.affinity.Match(node); err != nil {
-		why = append(why, "its node affinity is not valid")
-	} else if !matches {
-		why = append(why, "selector or node affinity")
-	}
-	allocatable := amounts{}
-	allocatable.add(node.Status.Allocatable)
-	var lacking []string
-	for name, n := range f.requests {
-		if n > 0 && n > allocatable[name]-f.used[node.Name][name] {
-			lacking = append(lacking, terminal.Line(string(name), 100))
-		}
-	}
-	if most, ok := allocatable[v1.ResourcePods]; ok && f.pods[node.Name]+1 > most {
-		lacking = append(lacking, "pods")
-	}
-	if len(lacking) > 0 {
-		slices.Sort(lacking)
-		why = append(why, fmt.Sprintf("too little %s", strings.Join(lacking, ", ")))
-	}
-	return why
 }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
@@ -46,107 +45,6 @@ func node(name string, change ...func(*v1.Node)) *v1.Node {
 		f(n)
 	}
 	return n
-}
-
-func tainted(taint v1.Taint) func(*v1.Node) {
-	return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, taint) }
-}
-
-func placed(name, on, cpu string) *v1.Pod {
-	p := pod("quay.io/other:1")
-	p.Name, p.UID, p.Spec.NodeName, p.Spec.Containers[0].Resources = name, types.UID(name), on, requests(cpu)
-	return p
-}
-
-// Why a node is ruled out is what kube-scheduler's filters would say.
-func TestRuleOut(t *testing.T) {
-	affinity := func(operator v1.NodeSelectorOperator, values ...string) func(*v1.Pod) {
-		return func(p *v1.Pod) {
-			p.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
-				NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "name", Operator: operator, Values: values}}}},
-			}}}
-		}
-	}
-	dedicated := v1.Taint{Key: "dedicated", Value: "db", Effect: v1.TaintEffectNoSchedule}
-	cordon := func(n *v1.Node) { n.Spec.Unschedulable = true }
-	tolerates := func(all ...v1.Toleration) func(*v1.Pod) {
-		return func(p *v1.Pod) { p.Spec.Tolerations = all }
-	}
-	for _, c := range []struct {
-		name   string
-		pod    func(*v1.Pod)
-		node   func(*v1.Node)
-		placed []*v1.Pod
-		want   string
-	}{
-		{name: "it fits"},
-		{name: "cordoned", node: cordon, want: "cordoned"},
-		{
-			name: "cordoned, with the taint of that", want: "cordoned",
-			node: func(n *v1.Node) {
-				cordon(n)
-				n.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}}
-			},
-		},
-		{
-			name: "cordoned, with another taint", want: "taint dedicated=db:NoSchedule",
-			node: func(n *v1.Node) {
-				cordon(n)
-				tainted(dedicated)(n)
-			},
-		},
-		{name: "cordoned, and a pod that tolerates everything", node: cordon, pod: tolerates(v1.Toleration{Operator: v1.TolerationOpExists})},
-		{name: "cordoned, and a pod of a DaemonSet", node: cordon, pod: tolerates(v1.Toleration{Key: v1.TaintNodeUnschedulable, Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoSchedule})},
-		{
-			name: "cordoned, and a pod that tolerates something else", node: cordon, want: "cordoned",
-			pod: tolerates(v1.Toleration{Key: "dedicated", Operator: v1.TolerationOpExists}, v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}),
-		},
-		{name: "a taint", node: tainted(dedicated), want: "taint dedicated=db:NoSchedule"},
-		{name: "NoExecute", node: tainted(v1.Taint{Key: "k", Effect: v1.TaintEffectNoExecute}), want: "taint k:NoExecute"},
-		{name: "a wish", node: tainted(v1.Taint{Key: "k", Effect: v1.TaintEffectPreferNoSchedule})},
-		{name: "tolerated", node: tainted(dedicated), pod: tolerates(v1.Toleration{Key: "dedicated", Operator: v1.TolerationOpExists})},
-		{
-			name: "a long taint with escape sequences", node: tainted(v1.Taint{Key: "k\x1b[2J" + strings.Repeat("k", 1000), Effect: v1.TaintEffectNoSchedule}),
-			want: "taint k\uFFFD[2J" + strings.Repeat("k", 92) + "...",
-		},
-		{name: "selector", pod: func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "other"} }, want: "selector or node affinity"},
-		{name: "affinity", pod: affinity(v1.NodeSelectorOpNotIn, "n1"), want: "selector or node affinity"},
-		{name: "affinity that it has", pod: affinity(v1.NodeSelectorOpIn, "n1")},
-		{name: "affinity that is not valid", pod: affinity("Like", "n1"), want: "its node affinity is not valid"},
-		{name: "as much as is free", placed: []*v1.Pod{placed("a", "n1", "1"), placed("b", "n2", "2")}},
-		{name: "too little", placed: []*v1.Pod{placed("a", "n1", "1500m")}, want: "too little cpu"},
-		{name: "too many pods", placed: []*v1.Pod{placed("a", "n1", "0"), placed("b", "n1", "0")}, want: "too little pods"},
-		{name: "both", placed: []*v1.Pod{placed("a", "n1", "1"), placed("b", "n1", "1")}, want: "too little cpu, pods"},
-		{
-			name: "a device that it does not have", want: "too little example.com/gpu",
-			pod: func(p *v1.Pod) {
-				p.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
-			},
-		},
-		{name: "itself, elsewhere in the list", placed: []*v1.Pod{placed("p", "n1", "2")}},
-		{
-			name: "it is there", node: tainted(dedicated), placed: []*v1.Pod{placed("a", "n1", "2")},
-			pod: func(p *v1.Pod) { p.Spec.NodeName = "n1" },
-		},
-		{
-			name: "everything at once", node: tainted(dedicated), placed: []*v1.Pod{placed("a", "n1", "2")},
-			pod:  func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "other"} },
-			want: "taint dedicated=db:NoSchedule; selector or node affinity; too little cpu",
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			p, n := pod("quay.io/a:1"), node("n1")
-			if c.pod != nil {
-				c.pod(p)
-			}
-			if c.node != nil {
-				c.node(n)
-			}
-			if got := strings.Join(newFilters(klog.Background(), p, c.placed).ruleOut(n), "; "); got != c.want {
-				t.Errorf("%q, want %q", got, c.want)
-			}
-		})
-	}
 }
 
 // layers returns the NodeLayers of a node that has an image of these layers, of so many bytes.
@@ -189,24 +87,38 @@ func cluster(t *testing.T) *collect.Cluster {
 	return c
 }
 
+func target(pod *v1.Pod) *collect.Target {
+	return &collect.Target{Kind: "pod", Namespace: pod.Namespace, Name: pod.Name, Pod: pod}
+}
+
+func placed(name, on, cpu string) *v1.Pod {
+	p := pod("quay.io/other:1")
+	p.Name, p.UID, p.Spec.NodeName, p.Spec.Containers[0].Resources = name, types.UID(name), on, requests(cpu)
+	return p
+}
+
 // Nodes are rated by what they lack: those that the pod fits on first, the least missing first.
 func TestOf(t *testing.T) {
 	p := pod("quay.io/app:1", "quay.io/unknown\x1b:1")
-	got, err := Of(t.Context(), cluster(t), "pod/p", p, 8*mb)
+	c := cluster(t)
+	c.Pods = []*v1.Pod{placed("p", "base", "2"), placed("long", "absent", "1")} // p, which does not keep itself away
+	c.Nodes[3].Spec.Taints = []v1.Taint{{Key: "k\x1b[2J" + strings.Repeat("k", 1000), Effect: v1.TaintEffectNoExecute}}
+	got, err := Of(t.Context(), c, target(p))
 	if err != nil {
 		t.Fatal(err)
 	}
+	got.At(8 * mb)
 	if got.Of != "pod/p" || got.BitsPerSecond != 8*mb || fmt.Sprint(got.Images) != "[{quay.io/app:1 layers} {quay.io/unknown\uFFFD:1 unknown}]" {
 		t.Errorf("%+v", got)
 	}
 	var lines []string
 	for _, n := range got.Nodes {
-		lines = append(lines, fmt.Sprintf("%s %d of %d MB there, %d MB missing, %g s %q", n.Node, n.PresentBytes/mb, n.TotalBytes/mb, n.MissingBytes/mb, *n.Seconds, n.RuledOut))
+		lines = append(lines, fmt.Sprintf("%s %d of %d MB there, %d MB missing, %g s %.14q", n.Node, n.PresentBytes/mb, n.TotalBytes/mb, n.MissingBytes/mb, *n.Seconds, n.RuledOut))
 	}
 	const want = `whole 80 of 80 MB there, 0 MB missing, 0 s []
 base 60 of 80 MB there, 20 MB missing, 20 s []
 absent 0 of 80 MB there, 80 MB missing, 80 s []
-cordoned 80 of 80 MB there, 0 MB missing, 0 s ["cordoned"]`
+cordoned 80 of 80 MB there, 0 MB missing, 0 s ["taint k` + "\uFFFD" + `[2Jkkk"]`
 	if all := strings.Join(lines, "\n"); all != want {
 		t.Errorf("%s\nwant %s", all, want)
 	}
@@ -217,13 +129,13 @@ cordoned 80 of 80 MB there, 0 MB missing, 0 s ["cordoned"]`
 
 // Without a bandwidth there are no seconds; without nodes or images there is an answer all the same.
 func TestOfLittle(t *testing.T) {
-	got, err := Of(t.Context(), cluster(t), "pod/p", pod("quay.io/app:1"), 0)
+	got, err := Of(t.Context(), cluster(t), target(pod("quay.io/app:1")))
 	if err != nil || got.Nodes[0].Seconds != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
 	empty := &collect.Cluster{Reports: nodelayers.NewStatic(), Manifests: imagemanifests.NewStatic()}
 	for _, p := range []*v1.Pod{pod(), pod("quay.io/app:1"), pod("not valid")} {
-		got, err := Of(t.Context(), empty, "pod/p", p, 1)
+		got, err := Of(t.Context(), empty, target(p))
 		if err != nil || got.Images == nil || got.Nodes == nil || len(got.Images) != len(p.Spec.Containers) || len(got.Nodes) > 0 {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -244,7 +156,7 @@ func TestOfArriving(t *testing.T) {
 			waits.Spec.Containers[0].Image = "quay.io/app:1"
 			waits.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue, LastTransitionTime: metav1.NewTime(c.Now.Add(-waited))}}
 			c.Pods = []*v1.Pod{waits}
-			got, err := Of(t.Context(), c, "pod/p", pod("quay.io/app:1"), 0)
+			got, err := Of(t.Context(), c, target(pod("quay.io/app:1")))
 			if err != nil {
 				t.Fatal(err)
 			}

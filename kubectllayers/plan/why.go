@@ -166,7 +166,7 @@ func Remembered(pod *v1.Pod, decision placements.Placement, pulls []Pull) *Why {
 	default:
 		saved := mean.MissingBytes - float64(chosen.MissingBytes)
 		a.SavedBytes = &saved
-		a.addf("The mean of the %d nodes that it fitted on lacked %s: %s.", decision.FeasibleNodes, output.Bytes(mean.MissingBytes), savedWords(saved))
+		a.addf("The mean of the %s that it fitted on lacked %s: %s.", output.Count(int(decision.FeasibleNodes), "node"), output.Bytes(mean.MissingBytes), savedWords(saved))
 	}
 	switch best := decision.Best; {
 	case best == nil && decision.Mean != nil && chosen.TotalBytes > 0:
@@ -219,7 +219,7 @@ func Rated(ctx context.Context, cluster *collect.Cluster, pod *v1.Pod, pulls []P
 	a.Forgotten = forgotten
 	rated := pod.DeepCopy()
 	rated.Spec.NodeName = "" // the filters find where else it fits
-	p, err := Of(ctx, cluster, "pod/"+pod.Name, rated, 0)
+	p, err := Of(ctx, cluster, &collect.Target{Kind: "pod", Namespace: pod.Namespace, Name: pod.Name, Pod: rated})
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func Rated(ctx context.Context, cluster *collect.Cluster, pod *v1.Pod, pulls []P
 	if now.Best == nil {
 		a.addf("It fits on no other node.")
 	} else {
-		a.addf("Of %d other nodes that it fits on, %s lacks least, %s; the mean lacks %s.", now.OtherNodes, now.Best.Node, output.Bytes(float64(now.Best.MissingBytes)), output.Bytes(now.MeanMissingBytes))
+		a.addf("Of %s that it fits on, %s lacks least, %s; the mean lacks %s.", output.Count(now.OtherNodes, "other node"), now.Best.Node, output.Bytes(float64(now.Best.MissingBytes)), output.Bytes(now.MeanMissingBytes))
 		if now.PulledBytes != nil {
 			saved := float64(*now.PulledBytes - now.Best.MissingBytes)
 			if saved > 0 {

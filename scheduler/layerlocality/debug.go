@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -11,9 +12,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/feasible"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/internal/debugpage"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
@@ -75,12 +78,14 @@ type NodeRating struct {
 	Images map[locality.Provenance]int `json:"images,omitempty"`
 	Points locality.Points             `json:"points"`
 	Why    string                      `json:"why"`
+	// RuledOut is why the pod cannot run there; see the package feasible for what is looked at.
+	RuledOut []string `json:"ruledOut,omitempty"`
 }
 
-const debugNote = "All nodes are rated: filters (resources, taints, affinity) are not applied, and the mean load is that of all nodes."
+const debugNote = "All nodes are rated, also those that are ruled out, of which the mean load is, too. Filters of volumes, affinity of pods and topology are not applied."
 
-// DebugHandler answers requests with ?image=NAME (also several times) or
-// ?pod=NAMESPACE/NAME, optionally with &profile=SCHEDULER, with a Rating. Requests with
+// DebugHandler answers requests with ?image=NAME (also several times),
+// ?pod=NAMESPACE/NAME or ?spec=JSON, a PodSpec, optionally with &profile=SCHEDULER, with a Rating. Requests with
 // ?placements=NAMESPACE/NAME get what is remembered of placing that pod, a placements.Answer;
 // those with ?savings get what all placements saved, placements.Savings.
 func (f *Factory) DebugHandler() http.Handler {
@@ -90,9 +95,9 @@ func (f *Factory) DebugHandler() http.Handler {
 		}
 		query := r.URL.Query()
 		images, podName, profile := query["image"], query.Get("pod"), query.Get("profile")
-		placed := query.Get("placements")
-		if asked(len(images) > 0, podName != "", placed != "", query.Has("savings")) != 1 {
-			http.Error(w, "ask with one of ?image=NAME, ?pod=NAMESPACE/NAME, ?placements=NAMESPACE/NAME and ?savings", http.StatusBadRequest)
+		placed, spec := query.Get("placements"), query.Get("spec")
+		if asked(len(images) > 0, podName != "", spec != "", placed != "", query.Has("savings")) != 1 {
+			http.Error(w, "ask with one of ?image=NAME, ?pod=NAMESPACE/NAME, ?spec=JSON, ?placements=NAMESPACE/NAME and ?savings", http.StatusBadRequest)
 			return
 		}
 		if f.profile("") == nil {
@@ -140,10 +145,16 @@ func (f *Factory) DebugHandler() http.Handler {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
-			// A pod whose profile is not here is rated by the first profile.
-			if own := f.profile(pod.Spec.SchedulerName); profile == "" && own != nil {
-				pl = own
+		}
+		if spec != "" {
+			if err := json.Unmarshal([]byte(spec), &pod.Spec); err != nil {
+				http.Error(w, fmt.Sprintf("spec: want a PodSpec in JSON: %.200s", err), http.StatusBadRequest)
+				return
 			}
+		}
+		// A pod whose profile is not here is rated by the first profile.
+		if own := f.profile(pod.Spec.SchedulerName); profile == "" && own != nil {
+			pl = own
 		}
 		rating, err := pl.rate(pod)
 		if err != nil {
@@ -211,6 +222,7 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 		bytes, _ := m.Node(node)
 		pl.profile.AddDelay(&delays, bytes)
 	}
+	filter := feasible.New(klog.Background(), pod)
 	for _, node := range slices.Sorted(m.Nodes()) {
 		bytes, _ := m.Node(node)
 		info := infos[node]
@@ -224,10 +236,18 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 			TotalBytes: bytes.Total, PresentBytes: bytes.Present, ArrivingBytes: bytes.Arriving,
 			CrowdedBytes: bytes.Crowded, MissingBytes: bytes.Missing(), PendingBytes: bytes.Pending, JoinsDownloads: pl.profile.JoinsDownloads(info.Node()),
 			Has: pl.imagesOn(node, images), Images: pl.tracker.ImagesOf(node), Why: pl.why(bytes, p),
+			RuledOut: filter.RuleOut(info.Node(), used(info.GetRequested()), int64(len(info.GetPods()))),
 		})
 	}
 	slices.SortStableFunc(rating.Nodes, func(a, b NodeRating) int { return cmp.Compare(b.Score, a.Score) })
 	return rating, nil
+}
+
+// used returns what the pods of a node request.
+func used(r fwk.Resource) feasible.Amounts {
+	a := feasible.Amounts{v1.ResourceCPU: r.GetMilliCPU(), v1.ResourceMemory: r.GetMemory(), v1.ResourceEphemeralStorage: r.GetEphemeralStorage()}
+	maps.Copy(a, r.GetScalarResources())
+	return a
 }
 
 // loads returns all nodes with the pods on them, and how much load costs the pod, whose images have

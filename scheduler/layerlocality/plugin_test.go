@@ -571,13 +571,26 @@ func TestDebugHandler(t *testing.T) {
 			t.Errorf("%s is at %v percent without the pod itself", n.Node, n.LoadPercent)
 		}
 	}
+	spec := func(text string) string { return "spec=" + url.QueryEscape(text) }
+	_, body, described := get(spec(`{"containers":[{"image":"quay.io/a:1","resources":{"requests":{"cpu":"9800m"}}}],"nodeSelector":{"` + nodestatus.JoinsDownloadsLabel + `":"true"}}`))
+	if len(described.Nodes) != 3 || described.Profile != "default-scheduler" || described.Images[0].Known != index.ByLayers {
+		t.Errorf("a pod that is described: %s", body)
+	}
+	for _, n := range described.Nodes {
+		want := map[string]string{"n1": "selector or node affinity", "n2": "selector or node affinity; too little cpu", "n3": ""}[n.Node]
+		if got := strings.Join(n.RuledOut, "; "); got != want {
+			t.Errorf("%s is ruled out by %q, want %q", n.Node, got, want)
+		}
+	}
 	_, _, small := get("image=quay.io/x:1")
 	if why := small.Nodes[0].Why; !strings.Contains(why, "less than 100.0 MB") {
 		t.Errorf("small image: %s", why)
 	}
 	for query, want := range map[string]string{
-		"":                                       "400 ask with one of ?image=NAME, ?pod=NAMESPACE/NAME, ?placements=NAMESPACE/NAME and ?savings",
+		"":                                       "400 ask with one of ?image=NAME, ?pod=NAMESPACE/NAME, ?spec=JSON, ?placements=NAMESPACE/NAME and ?savings",
 		"image=a&pod=b/c":                        "400 ask with one of",
+		spec(`{"containers":1}`):                 "400 spec: want a PodSpec in JSON: json: cannot unmarshal number",
+		spec(`{}`) + "&image=a":                  "400 ask with one of",
 		"image=" + url.QueryEscape("Not A Name"): `400 "Not A Name" is not a valid image reference`,
 		"pod=waiting":                            `400 pod "waiting": want NAMESPACE/NAME`,
 		"pod=ns/none":                            "404 no pod ns/none",

@@ -192,7 +192,7 @@ func (s *Source) apply(object *v1alpha1.NodeLayers, now time.Time) error {
 	report.UID = uid
 	n := &node{
 		renewTime: object.Spec.RenewTime.Time, seen: now,
-		lasts: stalePeriods * time.Duration(max(1, object.Spec.RenewSeconds)) * time.Second,
+		lasts: Lasts(object.Spec.RenewSeconds),
 	}
 	switch {
 	case old != nil && old.report.UID == uid && old.renewTime.Equal(n.renewTime):
@@ -212,6 +212,11 @@ func (s *Source) apply(object *v1alpha1.NodeLayers, now time.Time) error {
 		return fmt.Errorf("%d lines are not valid", refused)
 	}
 	return nil
+}
+
+// Lasts returns how long a report counts without another renewTime, of an agent that renews it every so many seconds.
+func Lasts(renewSeconds int32) time.Duration {
+	return stalePeriods * time.Duration(max(1, renewSeconds)) * time.Second
 }
 
 func (n *node) fresh(now time.Time) bool { return now.Sub(n.seen) <= n.lasts }

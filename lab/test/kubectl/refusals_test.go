@@ -69,23 +69,24 @@ func TestBadInput(t *testing.T) {
 		{"node none", `cannot read nodes none: there is none: see kubectl get nodes`},
 		{"node a/b", `"a/b" is no name of a node: see kubectl get nodes`},
 		{"node", `want the name of a node: kubectl layers node NAME`},
-		{"pod none", `there is no pod "none" in namespace "default": see kubectl get pod -A, or name another namespace with -n`},
-		{"plan none", `there is no pod or workload "none" in namespace "default"`},
-		{"plan rollout/web", `"rollout" is no kind of workload: want pod, deployment,`},
+		{"image pod/none", `there is no pod/none in namespace "default": see kubectl get pod -A, or name another namespace with -n`},
+		{"plan none", `there is no pod or workload none in namespace "default"`},
+		{"plan rollout/web", `cannot get rollout/web in namespace "default": the server doesn't have a resource type "rollout": see kubectl api-resources`},
+		{"plan service/kubernetes", `service/kubernetes has no pod template: name a pod or a workload`},
+		{"image", `want a name, or the labels of pods with -l, or -A for all pods`},
+		{"image pod/p7 -l app=web", `names, or -l and -A: not both`},
 		{"plan", `want one of POD or KIND/NAME, -f FILE, and --image IMAGE`},
 		{"plan --image UPPER:1", `"UPPER:1" is no image reference: want REGISTRY/REPOSITORY:TAG`},
 		{"image a b:c:d", `"b:c:d" is no image reference`},
 		{"image registry.example.com/team/none:v1", `nothing is known of registry.example.com/team/none:v1: no node has it, and no ImageManifest names it: check the name, or have layer-resolver ask its registry`},
 		{"plan --image a --bandwidth fast", `--bandwidth "fast": want bits a second, such as 100M or 1Gbit`},
-		{"plan -f " + file("none.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"), "has 1 objects, none of them a pod or with a pod template"},
-		{"plan -f " + file("empty.yaml", ""), "has 0 objects"},
-		{"plan -f " + file("text.yaml", "\x1b[2J: ]["), "is neither YAML nor JSON of Kubernetes objects"},
-		{"plan -f " + file("large.yaml", strings.Repeat("# comment\n", 5<<20/10)), "has more than 4 MiB: save the one object that you mean"},
-		{"plan -f " + file("hundred.yaml", hundred.String()), "has 100 objects with pods (pod/p0, pod/p1, pod/p2, pod/p3, pod/p4, ...): add the one that you mean, as KIND/NAME"},
-		{"plan -f " + file("roles.yaml", "{kind: PyTorchJob, metadata: {name: x}, spec: {pytorchReplicaSpecs: {Master: {template: {spec: {containers: [{image: a}]}}}, Worker: {template: {spec: {containers: [{image: a}]}}}}}}"), "pytorchjob/x has 2 pod templates (Master, Worker): add the one that you mean, as --template NAME"},
-		{"plan pod/p7 --template x", "--template is for an object in a file: save it and add -f FILE"},
-		{"plan -f " + filepath.Join(folder, "gone.yaml"), "cannot read the file: open "},
-		{"why none", `there is no pod "none"`},
+		{"plan -f " + file("none.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}"), "the file has no pod and no pod template (objects: 1): name a file that has one"},
+		{"plan -f " + file("empty.yaml", ""), "the file has no pod and no pod template (objects: 0)"},
+		{"plan -f " + file("text.yaml", "\x1b[2J: ]["), "cannot read the file: "},
+		{"plan -f " + file("hundred.yaml", hundred.String()), "the file has 100 objects with pods (pod/p0, pod/p1, pod/p2, pod/p3, pod/p4, ...): add the one that you mean, as KIND/NAME"},
+		{"plan -f " + file("roles.yaml", "{kind: PyTorchJob, metadata: {name: x}, spec: {pytorchReplicaSpecs: {Master: {template: {spec: {containers: [{image: a}]}}}, Worker: {template: {spec: {containers: [{image: a}]}}}}}}"), "pytorchjob/x has 2 pod templates (Master, Worker): add the one that you mean, as --pod-template NAME"},
+		{"plan -f " + filepath.Join(folder, "gone.yaml"), "cannot read the file: the path "},
+		{"why none", `there is no pod/none`},
 		{"why -l app=none", `no pods in namespace default with the labels "app=none": see kubectl get pods -A`},
 		{"why -l app=waiting", `pod default/waiting has no node yet (0/6 nodes are available): kubectl layers plan`},
 		{"why -l app~waiting", `--selector: `},
@@ -99,7 +100,11 @@ func TestBadInput(t *testing.T) {
 		{"savings --scheduler-lease none", "there is no lease none in namespace kube-system"},
 		{"savings", "is no pod in namespace kube-system: name that of the pod with --scheduler-pod-namespace (layer-locality with deploy/scheduler/okd), or give the address of its secure port with --scheduler-url"}, // the scheduler is a process here
 		{"savings --scheduler-lease abandoned", "nobody renews the lease kube-system/abandoned: the scheduler does not run"},
-		{"nodes -o jsonpath={.x}", `--output "jsonpath={.x}": want table, wide, json, yaml, name`},
+		{"nodes -o xml", `--output "xml": want one of wide, json, yaml, name, custom-columns`},
+		{"nodes -o jsonpath={.x", `--output: `},
+		{"nodes --sort-by .none", `cannot print the answer: --sort-by: couldn't find any field with path "{.none}"`},
+		{"nodes -v=x", `invalid argument "x" for "-v, --v" flag`},
+		{"qos --scheduler-url " + schedulerURL, "has no /debug/qosaware: it is not ours, or no profile of it enables QosAware (docs/qosaware.md)"},
 		{"nodes -l =,=", "--selector: "},
 		{"shared -l kind=empty", "unknown shorthand flag: 'l' in -l: see kubectl layers shared --help"},
 		{"node " + byAgent + " -A", "unknown shorthand flag: 'A' in -A: see kubectl layers node --help"},
@@ -198,7 +203,7 @@ func TestRights(t *testing.T) {
 	}{
 		{"alice", "nodes", 1, "error: cannot read nodes: you may not: ask for the ClusterRole layer-locality-viewer (deploy/kubectl-layers)\n"},
 		{"alice", "pod rights", 0, "note: cannot read ImageManifests: you may not: ask for the ClusterRole layer-locality-viewer"},
-		{"alice", "pod rights -n kube-system", 1, `you may not get pod "rights" in namespace "kube-system"`},
+		{"alice", "pod rights -n kube-system", 1, `you may not get pod/rights in namespace "kube-system"`},
 		{"alice", "why rights", 1, "The scheduler's memory cannot be read (cannot read the lease kube-system/layer-locality-scheduler: you may not: ask for the Role layer-locality-scheduler-reader"},
 		{"alice", "why pulled", 0, "Its kubelet pulled registry.example.com/team/app-1:v1 in 2.0 s."},
 		{"bob", "nodes", 0, "by-agent"},
@@ -361,7 +366,7 @@ func TestOldServer(t *testing.T) {
 			}
 		}
 	}
-	says("nodes", "has-it 1 0 50.0 MB 0 % names", "has-nothing 0 0 0 - nothing")
+	says("nodes", "has-it 1 0 50.0 MB names", "has-nothing 0 0 0 nothing")
 	says("plan --image "+image, "has-it 0 50.0 MB", "has-nothing 50.0 MB 0", image+" is known by name only: its size is an estimate")
 
 	scheduler, err := old.StartScheduler(root, "stock", "", "--emulated-version=1.34")
@@ -373,7 +378,7 @@ func TestOldServer(t *testing.T) {
 	others := map[string]string{"has-it": "has-nothing", "has-nothing": "has-it"}
 	says("plan web", "pod/web fits on 2 of 2 nodes")
 	says("why web", "Pod default/web is on "+on+", placed by default-scheduler.", "The scheduler's memory cannot be read (", "What follows is as of now, not as of then.",
-		"Of 1 other nodes that it fits on, "+others[on]+" lacks least", "No event states what its kubelet pulled")
+		"Of 1 other node that it fits on, "+others[on]+" lacks least", "No event states what its kubelet pulled")
 }
 
 // Readers of the scheduler forward ports to its pods alone in kube-system; the policy concerns nobody else,

@@ -39,15 +39,22 @@ type rating struct {
 	TotalBytes, PresentBytes, ArrivingBytes, CrowdedBytes, MissingBytes, PendingBytes int64
 }
 
-// endpoint asks the scheduler as an administrator.
-func endpoint(t *testing.T, query url.Values) map[string]rating {
+// debugToken returns a token of the service account that may read debug paths.
+func debugToken(t *testing.T) string {
 	t.Helper()
 	token, err := core.CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), "layer-locality-debug", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	must(t, err)
+	return token.Status.Token
+}
+
+// endpoint asks the scheduler as an administrator.
+func endpoint(t *testing.T, query url.Values) map[string]rating {
+	t.Helper()
+	token := debugToken(t)
 	var answer struct{ Nodes []rating }
 	// The scheduler hears of a new pod a moment later.
 	must(t, poll.Until(t.Context(), 20*time.Millisecond, time.Minute, func(ctx context.Context) error {
-		text, err := get(ctx, schedulerURL+"/debug/layerlocality?"+query.Encode(), token.Status.Token)
+		text, err := get(ctx, schedulerURL+"/debug/layerlocality?"+query.Encode(), token)
 		if err != nil {
 			return err
 		}
@@ -69,12 +76,23 @@ func TestPlanIsWhatTheSchedulerSays(t *testing.T) {
 		placed(t, pod(t, fmt.Sprint("before-", i), "layer-locality", image()))
 	}
 	placed(t, pod(t, "brings", "layer-locality", "registry.example.com/team/app-8:v1")) // no node has it
-	present, arriving := false, false
+	present, arriving, asked := false, false, 0
 	compare := func(what any, args []string, query url.Values) {
 		t.Helper()
-		var plan struct{ Nodes []rating }
+		type rated struct {
+			Nodes             []rating
+			RatedBy, NotAsked string
+		}
+		var plan rated
 		answers(t, &plan, append([]string{"plan"}, args...)...)
 		want := endpoint(t, query)
+		if asked++; asked%5 == 0 { // each way is asked for
+			var by rated
+			answers(t, &by, append([]string{"plan", "--scheduler-url", schedulerURL}, args...)...)
+			if by.NotAsked != "" || !strings.HasSuffix(by.RatedBy, ", profile layer-locality") && !strings.HasSuffix(by.RatedBy, ", profile overruled") || plan.RatedBy != "" || !strings.Contains(plan.NotAsked, "is no pod in namespace kube-system") || !slices.Equal(by.Nodes, plan.Nodes) {
+				t.Fatalf("%q: the scheduler rates %+v, the program %+v", what, by, plan)
+			}
+		}
 		if len(plan.Nodes) != len(want) || len(want) == 0 {
 			t.Fatalf("%d nodes, want %d", len(plan.Nodes), len(want))
 		}
@@ -385,7 +403,7 @@ func TestTheUsersTokenStaysHere(t *testing.T) {
 			}
 		}
 	}
-	if !slices.Equal(paths, []string{"/debug/layerlocality"}) {
+	if !slices.Equal(paths, []string{"/debug/layerlocality", "/debug/qosaware"}) {
 		t.Errorf("the token may read %q", paths)
 	}
 }
