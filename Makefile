@@ -81,7 +81,7 @@ patches: ## P=trees assembles _build/cri-o, _build/kubernetes and _build/workspa
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Names up to v1.36.4+layerlocality.1: for one release they say what they are called now.
+# Names up to v1.36.5+layerlocality.1: for one release they say what they are called now.
 define renamed
 	@echo "note: 'make $@' is now 'make $(1)'" >&2
 	@$(MAKE) --no-print-directory $(1)

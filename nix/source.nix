@@ -3,6 +3,7 @@
 # upstream's vendoring can be used.
 {
   fetchFromGitHub,
+  fetchurl,
   gitMinimal,
   lib,
   pins,
@@ -12,15 +13,30 @@ component:
 let
   upstream =
     {
-      cri-o = {
-        owner = "cri-o";
+      cri-o = rec {
         tag = pins.CRIO_VERSION;
-        hash = pins.CRIO_SOURCE_HASH;
+        src = fetchFromGitHub {
+          owner = "cri-o";
+          repo = "cri-o";
+          inherit tag;
+          hash = pins.CRIO_SOURCE_HASH;
+        };
       };
-      kubernetes = {
-        owner = "kubernetes";
+      kubernetes = rec {
         tag = pins.KUBERNETES_VERSION;
-        hash = pins.KUBERNETES_SOURCE_HASH;
+        # The archive of the release: its hash is published.
+        src = fetchurl {
+          url = "https://dl.k8s.io/${tag}/kubernetes-src.tar.gz";
+          hash = pins.KUBERNETES_SOURCE_HASH;
+        };
+        # It has no folder at its top.
+        sourceRoot = "source";
+        unpackPhase = ''
+          runHook preUnpack
+          mkdir source
+          tar -xf $src -C source
+          runHook postUnpack
+        '';
       };
     }
     .${component};
@@ -31,7 +47,9 @@ stdenvNoCC.mkDerivation {
   pname = "${component}-layers-source";
   version = lib.removePrefix "v" upstream.tag;
 
-  src = fetchFromGitHub (upstream // { repo = component; });
+  inherit (upstream) src;
+  sourceRoot = upstream.sourceRoot or null;
+  unpackPhase = upstream.unpackPhase or null;
   # attrNames sorts.
   patches = map (name: series + "/${name}") names;
 

@@ -20,7 +20,7 @@ in_base() { if rpm -q "$2" >/dev/null 2>&1; then rpm -q --queryformat "$1" "$2";
 of_ours() { rpm -qp --nosignature --queryformat "$1" "$2"; }
 # newer A B: whether version A is newer than B, compared as rpm does.
 newer() { [ "$(rpm --eval "%{lua:print(rpm.vercmp('$1', '$2'))}")" = 1 ]; }
-# minor 1.36.4: 1.36
+# minor 1.36.5: 1.36
 minor() { echo "$1" | cut -d. -f1,2; }
 # one GLOB...: the one file that a pattern stands for.
 one() {

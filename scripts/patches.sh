@@ -321,7 +321,7 @@ compile)
 rebase)
   [ $# -eq 2 ] || die "usage: patches.sh rebase COMPONENT VERSION, as in 'make patches P=rebase COMPONENT=kubernetes VERSION=v1.37.0'"
   upstream_module "$1" >/dev/null
-  [[ $2 =~ ^v[0-9]+\.[0-9]+\.[0-9]+ ]] || die "VERSION must look like v1.36.4, not '$2'"
+  [[ $2 =~ ^v[0-9]+\.[0-9]+\.[0-9]+ ]] || die "VERSION must look like v1.36.5, not '$2'"
   mkdir -p "$BUILD/log"
   report=$BUILD/log/rebase-$1-$2.txt
   scratch=$(mktemp -d "$BUILD/rebase-$1.XXXXXX")

@@ -38,15 +38,19 @@ upstream_tree() {
     copy_module "$from" "$tmp"
     if [ "$component" = kubernetes ]; then
       # The module zip has no staging/: each staging repository is a module of
-      # its own, with the same minor and patch as v0.x.y.
+      # its own, with the same minor and patch as v0.x.y. What go.mod does not require
+      # (two samples) is left out: the proxy lacks it for some versions.
       local names dirs
-      mapfile -t names < <(sed -n "s,^\t\(k8s.io/[a-z0-9-]*\) => ./staging/.*,\1@v0${version#v1},p" "$tmp/go.mod")
+      mapfile -t names < <(sed -n "s,^\t\(k8s.io/[a-z0-9-]*\) v0.0.0$,\1@v0${version#v1},p" "$tmp/go.mod")
       [ ${#names[@]} -gt 0 ] || die "no staging modules in go.mod of kubernetes $version"
       say "$component $version: fetching ${#names[@]} staging modules"
       dirs=$(module_dirs "${names[@]}") || exit 1
       while read -r name from; do
         copy_module "$from" "$tmp/staging/src/$name"
       done <<<"$dirs"
+      for from in $(sed -n 's,^\t\(./staging/.*\),\1,p' "$tmp/go.work"); do
+        [ -d "$tmp/$from" ] || go work edit -dropuse="$from" "$tmp/go.work" || exit 1
+      done
     fi
     touch "$tmp/.complete"
     mv "$tmp" "$tree"

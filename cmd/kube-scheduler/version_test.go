@@ -25,7 +25,7 @@ func TestJudge(t *testing.T) {
 	const devices = "resource.k8s.io/v1"
 	emulated := utilversion.MustParse("1.36")
 	for gitVersion, want := range map[string]string{
-		"v1.36.4": "", "v1.36.0-alpha.1": "", "v1.37.1": "", "v2.0.0": "", "": "", "gibberish": "",
+		"v1.36.5": "", "v1.36.0-alpha.1": "", "v1.37.1": "", "v2.0.0": "", "": "", "gibberish": "",
 		"v1.35.9": "--emulated-version=1.35", "v1.33.13-eks-1": "--emulated-version=1.33", "v1.34.1+k3s1": "--emulated-version=1.34",
 	} {
 		for _, groups := range [][]string{{devices}, {"apps/v1"}} {
@@ -39,8 +39,8 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	// A server that works as an older one does.
-	for minor, want := range map[string]string{"33": "v1.36.4 (it works as 1.33 does) and has no " + devices, "36": "", "": "", "x": ""} {
-		old := server("v1.36.4", "apps/v1")
+	for minor, want := range map[string]string{"33": "v1.36.5 (it works as 1.33 does) and has no " + devices, "36": "", "": "", "x": ""} {
+		old := server("v1.36.5", "apps/v1")
 		old.FakedServerVersion.EmulationMajor, old.FakedServerVersion.EmulationMinor = "1", minor
 		text, hopeless, err := judge(old, emulated, true)
 		if err != nil || hopeless != (want != "") || (want == "") != (text == "") || !strings.Contains(text, want) {

@@ -116,7 +116,7 @@ func TestResolve(t *testing.T) {
 		want      string
 	}{
 		"plain":     {&debug.Module{Path: "a.io/b", Version: "v1.0.0"}, "", "pkg:golang/a.io/b@v1.0.0"},
-		"workspace": {&debug.Module{Path: "k8s.io/api", Version: "(devel)"}, "v1.36.4+x", "pkg:golang/k8s.io/api@v1.36.4%2Bx"},
+		"workspace": {&debug.Module{Path: "k8s.io/api", Version: "(devel)"}, "v1.36.5+x", "pkg:golang/k8s.io/api@v1.36.5%2Bx"},
 		"replaced": {
 			&debug.Module{Path: "a.io/b", Version: "v1.0.0", Replace: &debug.Module{Path: "c.io/d", Version: "v2.0.0"}},
 			"", "pkg:golang/c.io/d@v2.0.0",

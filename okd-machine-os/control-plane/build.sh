@@ -40,7 +40,7 @@ for name in kube-apiserver kube-controller-manager kube-scheduler kubelet; do
   [ ! -x "$binaries/$name" ] || cp --dereference --reflink=auto "$binaries/$name" "$context/bin/"
 done
 
-# version COMMAND...: 1.36.4 of "Kubernetes v1.36.4+...".
+# version COMMAND...: 1.36.5 of "Kubernetes v1.36.5+...".
 version() { "$@" --version 2>&1 | sed -n 's/^Kubernetes v\([0-9][0-9.]*\).*/\1/p'; }
 # flags COMMAND...: all flags that it knows.
 flags() { "$@" --help 2>&1 | grep -o '^ *\(-[a-z], \)\?--[a-z0-9-]*' | grep -o -- '--.*' | sort -u; }

@@ -130,7 +130,7 @@ func kustomized(t *testing.T, folders ...string) map[string]object {
 
 func TestLint(t *testing.T) {
 	for _, set := range [][]string{nil, {"agent.enabled=true", `agent.runtime="k3s"`, "extender.enabled=true"}} {
-		args := []string{"lint", "--strict", "--namespace=kube-system", "--kube-version=1.36.4", chart}
+		args := []string{"lint", "--strict", "--namespace=kube-system", "--kube-version=1.36.5", chart}
 		for _, value := range set {
 			args = append(args, "--set-json="+value)
 		}
@@ -149,19 +149,19 @@ func TestEqualsKustomizations(t *testing.T) {
 		set     []string
 		folders []string
 	}{
-		"defaults":     {"1.36.4", nil, []string{scheduler, resolver}},
+		"defaults":     {"1.36.5", nil, []string{scheduler, resolver}},
 		"scheduler":    {"1.36.0", []string{"resolver.enabled=false"}, []string{scheduler}},
-		"by namespace": {"1.36.4", []string{"resolver.enabled=false", "scheduler.byNamespace=true"}, []string{scheduler, "scheduler/by-namespace"}},
+		"by namespace": {"1.36.5", []string{"resolver.enabled=false", "scheduler.byNamespace=true"}, []string{scheduler, "scheduler/by-namespace"}},
 		"server roles": {"1.37.1", []string{"resolver.enabled=false"}, []string{"scheduler/server-roles"}},
-		"given roles":  {"1.36.4", []string{"resolver.enabled=false", "scheduler.serverRoles=true"}, []string{"scheduler/server-roles"}},
+		"given roles":  {"1.36.5", []string{"resolver.enabled=false", "scheduler.serverRoles=true"}, []string{"scheduler/server-roles"}},
 		"resolver":     {"1.31.0", []string{"scheduler.enabled=false"}, []string{resolver}},
 		"containerd":   {"1.30.0", append([]string{"agent.enabled=true", `agent.runtime="containerd"`}, off...), []string{"agent/containerd"}},
-		"k3s":          {"1.36.4+k3s1", append([]string{"agent.enabled=true", `agent.runtime="k3s"`}, off...), []string{"agent/k3s"}},
-		"cri-o":        {"1.36.4", append([]string{"agent.enabled=true", `agent.runtime="cri-o"`}, off...), []string{"agent/cri-o"}},
+		"k3s":          {"1.36.5+k3s1", append([]string{"agent.enabled=true", `agent.runtime="k3s"`}, off...), []string{"agent/k3s"}},
+		"cri-o":        {"1.36.5", append([]string{"agent.enabled=true", `agent.runtime="cri-o"`}, off...), []string{"agent/cri-o"}},
 		"extender":     {"1.35.1", append([]string{"extender.enabled=true"}, off...), []string{"extender"}},
-		"all":          {"1.36.4", []string{"agent.enabled=true", `agent.runtime="cri-o"`, "extender.enabled=true"}, []string{scheduler, resolver, "agent/cri-o", "extender"}},
+		"all":          {"1.36.5", []string{"agent.enabled=true", `agent.runtime="cri-o"`, "extender.enabled=true"}, []string{scheduler, resolver, "agent/cri-o", "extender"}},
 		"network policies": {
-			"1.36.4", []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="k3s"`},
+			"1.36.5", []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="k3s"`},
 			[]string{scheduler + "+network-policy", resolver + "+network-policy", "agent/k3s+network-policy"},
 		},
 	} {
@@ -185,7 +185,7 @@ func TestPods(t *testing.T) {
 		{`agent.runtime="k3s"`, `agent.nodeSelector={"pool":"a"}`, "scheduler.byNamespace=true", "scheduler.serverRoles=true"},
 		{`agent.runtime="cri-o"`, `resolver.resources={"limits":{"memory":"2Gi"}}`, `extender.resources={"limits":{"memory":"2Gi"}}`, "resolver.replicas=3"},
 	} {
-		text, err := template(t, pinned+"/helm", "1.36.4", append(more, all...)...)
+		text, err := template(t, pinned+"/helm", "1.36.5", append(more, all...)...)
 		must(t, err)
 		var rendered []*unstructured.Unstructured
 		for _, o := range objects(t, text) {
@@ -212,7 +212,7 @@ func TestPackage(t *testing.T) {
 	if len(packages) != 1 {
 		t.Fatalf("%q", packages)
 	}
-	text, err := template(t, packages[0], "1.36.4")
+	text, err := template(t, packages[0], "1.36.5")
 	must(t, err)
 	if diff := cmp.Diff(kustomized(t, "scheduler/second-scheduler", "resolver"), objects(t, text)); diff != "" {
 		t.Errorf("kustomize (-) and the package (+) differ:\n%s", diff)
@@ -270,7 +270,7 @@ func TestValues(t *testing.T) {
 	// Another configuration rolls out.
 	sums := map[string]bool{}
 	for _, args := range []string{"{}", `{"layerReuse":"Chain"}`} {
-		text, err := template(t, chart, "1.36.4", "scheduler.args="+args)
+		text, err := template(t, chart, "1.36.5", "scheduler.args="+args)
 		must(t, err)
 		sums[regexp.MustCompile(`checksum/config: \w+`).FindString(text)] = true
 	}
@@ -304,7 +304,7 @@ func TestRefused(t *testing.T) {
 		"agent.socket is containerd's":                   {"agent.enabled=true", `agent.runtime="cri-o"`, `agent.socket="/run/x/y.sock"`},
 		"at '/agent/socket': 'x.sock' does not match":    {"agent.enabled=true", `agent.runtime="containerd"`, `agent.socket="x.sock"`},
 	} {
-		if _, err := template(t, chart, "1.36.4", set...); err == nil || !strings.Contains(err.Error(), why) {
+		if _, err := template(t, chart, "1.36.5", set...); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: %v, want %s", set, err, why)
 		}
 	}

@@ -44,7 +44,7 @@ func TestUninstall(t *testing.T) {
 			t.Fatalf("%q: %v: %s%s", args, err, out, failed)
 		}
 	}
-	text, err := template(t, chart, "1.36.4", "agent.enabled=true", `agent.runtime="containerd"`, "extender.enabled=true", "scheduler.byNamespace=true",
+	text, err := template(t, chart, "1.36.5", "agent.enabled=true", `agent.runtime="containerd"`, "extender.enabled=true", "scheduler.byNamespace=true",
 		"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`)
 	must(t, err)
 	var want []string

@@ -107,10 +107,10 @@ func TestEveryValue(t *testing.T) {
 		}
 	}
 
-	plain, err := template(t, chart, "1.36.4", everything...)
+	plain, err := template(t, chart, "1.36.5", everything...)
 	must(t, err)
 	for _, name := range names {
-		text, err := template(t, chart, "1.36.4", append(slices.Clone(everything), name+"="+odd[name].value)...)
+		text, err := template(t, chart, "1.36.5", append(slices.Clone(everything), name+"="+odd[name].value)...)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -137,7 +137,7 @@ func TestEveryValue(t *testing.T) {
 	for _, name := range names {
 		wrong = append(wrong, name+"=[[1]]")
 	}
-	_, err = template(t, chart, "1.36.4", wrong...)
+	_, err = template(t, chart, "1.36.5", wrong...)
 	for _, name := range names {
 		if err == nil || !strings.Contains(err.Error(), "at '/"+strings.ReplaceAll(name, ".", "/")) {
 			t.Errorf("%s=[[1]] is not refused: %v", name, err)
@@ -157,7 +157,7 @@ func TestPodValues(t *testing.T) {
 	set = append(set, "scheduler.topologySpreadConstraints="+odd["scheduler.topologySpreadConstraints"].value,
 		`resolver.topologySpreadConstraints=[{"maxSkew":2,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchExpressions":[{"key":"a","operator":"Exists"}]}}]`,
 		"scheduler.tolerations="+odd["scheduler.tolerations"].value, "agent.tolerations=[]", "agent.socket="+odd["agent.socket"].value)
-	text, err := template(t, chart, "1.36.4", set...)
+	text, err := template(t, chart, "1.36.5", set...)
 	must(t, err)
 	all := objects(t, text)
 	pod := func(key string) object { return all[key]["spec"].(object)["template"].(object)["spec"].(object) }

@@ -16,10 +16,12 @@ export CC=cc HOME=$TMPDIR
 
 # A copy, as nixpkgs makes it, only for those who write into it: for the others it
 # would take longer than the build.
-if [ -n "$patchPhase$postPatch$goModules" ]; then
-  unpackPhase='cp -r "$src/." source && chmod -R u+w source && cd source'
+if [ -n "$unpackPhase" ]; then
+  : "${sourceRoot:?}"
+elif [ -n "$patchPhase$postPatch$goModules" ]; then
+  unpackPhase='cp -r "$src/." source && chmod -R u+w source' sourceRoot=source
 else
-  unpackPhase='cd "$src"'
+  unpackPhase=: sourceRoot=$src
 fi
 [ -z "$patches" ] || : "${patchPhase:?the shim applies no patches itself}"
 patchPhase=${patchPhase:-'runHook prePatch; runHook postPatch'}
@@ -32,4 +34,5 @@ runHook postBuild"
 cd "$TMPDIR"
 for phase in ${phases:-unpackPhase patchPhase configurePhase buildPhase installPhase installCheckPhase}; do
   runHook "$phase"
+  [ "$phase" != unpackPhase ] || cd "$sourceRoot"
 done

@@ -91,6 +91,19 @@ let
       installPhase = ''ln -s "$VENDORED/${repo}-${tag}" $out'';
     };
 
+  # The same as the release's archive: without a folder at its top.
+  fetchurl =
+    { url, hash }:
+    assert builtins.match "sha512-[A-Za-z0-9+/]{86}==" hash != null;
+    let
+      tag = builtins.head (builtins.match "https://dl.k8s.io/(v[^/]+)/kubernetes-src.tar.gz" url);
+    in
+    mkDerivation {
+      name = "kubernetes-src.tar.gz";
+      phases = "installPhase";
+      installPhase = ''tar -C "$VENDORED/kubernetes-${tag}" -cf $out .'';
+    };
+
   runCommand =
     name: attributes: command:
     mkDerivation (
@@ -105,6 +118,7 @@ let
   pkgs = {
     inherit
       fetchFromGitHub
+      fetchurl
       lib
       runCommand
       system

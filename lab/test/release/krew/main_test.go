@@ -40,7 +40,7 @@ func TestManifest(t *testing.T) {
 		if strings.HasPrefix(of, "windows") {
 			program += ".exe"
 		}
-		archive(t, filepath.Join(folder, "kubectl-layers_v1.36.4_layerlocality.1_"+of+".tar.gz"), 0o755, program, "LICENSE")
+		archive(t, filepath.Join(folder, "kubectl-layers_v1.36.5_layerlocality.1_"+of+".tar.gz"), 0o755, program, "LICENSE")
 	}
 	script := exec.CommandContext(t.Context(), "../../../../scripts/krew.sh", folder)
 	script.Stderr = os.Stderr
@@ -68,7 +68,7 @@ func TestManifest(t *testing.T) {
 		"kind":        func(m *manifest) { m.Kind = "Plugins" },
 		"name":        func(m *manifest) { m.Metadata.Name = "kubectl-layers" },
 		"file":        func(m *manifest) { m.Metadata.Name = "layer" },
-		"version":     func(m *manifest) { m.Spec.Version = "1.36.4" },
+		"version":     func(m *manifest) { m.Spec.Version = "1.36.5" },
 		"description": func(m *manifest) { m.Spec.ShortDescription = "a\nb" },
 		"platforms":   func(m *manifest) { m.Spec.Platforms = nil },
 		"uri":         func(m *manifest) { m.Spec.Platforms[0].URI = "http://example.com/x.tar.gz" },
