@@ -10,11 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	crcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
@@ -74,11 +78,41 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Cluster, e
 	if err := mgr.Add(s); err != nil {
 		return nil, err
 	}
-	err = ctrl.NewControllerManagedBy(mgr).Named("imageprefetch").For(&v1alpha1.ImagePrefetch{}).Owns(&corev1.Pod{}).Complete(r)
+	used := make(chan event.GenericEvent, 1024)
+	_, err = cluster.informers.Core().V1().Pods().Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { r.notePlaced(ctx, object, used) },
+		UpdateFunc: func(_, object any) { r.notePlaced(ctx, object, used) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching pods: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(mgr).Named("imageprefetch").For(&v1alpha1.ImagePrefetch{}).Owns(&corev1.Pod{}).
+		WatchesRawSource(source.Channel(used, &handler.EnqueueRequestForObject{})).Complete(r)
 	if err != nil {
 		return nil, fmt.Errorf("the controller of ImagePrefetches: %w", err)
 	}
 	return cluster, nil
+}
+
+// notePlaced has those objects looked at of which a pod may use what its node has pulled.
+func (r *Reconciler) notePlaced(ctx context.Context, object any, used chan<- event.GenericEvent) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" || pod.Labels[PodLabel] != "" {
+		return
+	}
+	var all v1alpha1.ImagePrefetchList
+	if r.client.List(ctx, &all, client.InNamespace(pod.Namespace)) != nil {
+		return // the cache has not begun, and all objects will be looked at when it has
+	}
+	for i := range all.Items {
+		if n := entryOf(&all.Items[i], pod.Spec.NodeName); n == nil || n.Bytes == 0 || n.Used {
+			continue
+		}
+		select {
+		case used <- event.GenericEvent{Object: &all.Items[i]}:
+		default: // nobody reads: another process leads
+		}
+	}
 }
 
 func newReconciler(api client.Client, cluster *Cluster, options Options) *Reconciler {

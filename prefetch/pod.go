@@ -22,10 +22,11 @@ import (
 const (
 	// PodLabel is on all pods that pull, with the source of their ImagePrefetch as value.
 	PodLabel = "layerlocality.io/prefetch-pod"
-	// NodeAnnotation and bytesAnnotation of such a pod: where it is to pull, and how many
-	// compressed bytes were missing there.
-	NodeAnnotation  = "layerlocality.io/prefetch-node"
-	bytesAnnotation = "layerlocality.io/prefetch-bytes"
+	// NodeAnnotation, bytesAnnotation and generationAnnotation of such a pod: where it is to pull, how many
+	// compressed bytes were missing there, and of which generation of the ImagePrefetch it is.
+	NodeAnnotation       = "layerlocality.io/prefetch-node"
+	bytesAnnotation      = "layerlocality.io/prefetch-bytes"
+	generationAnnotation = "layerlocality.io/prefetch-generation"
 )
 
 // How a pod pulls.
@@ -69,7 +70,7 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 			Namespace: object.Namespace, Name: object.Name[:min(len(object.Name), 230)] + "-" + hex.EncodeToString(sum[:5]),
 			Labels: map[string]string{PodLabel: sourceOf(object), "app.kubernetes.io/part-of": "layer-locality"},
 			Annotations: map[string]string{
-				NodeAnnotation: node, bytesAnnotation: strconv.FormatInt(bytes, 10),
+				NodeAnnotation: node, bytesAnnotation: strconv.FormatInt(bytes, 10), generationAnnotation: strconv.FormatInt(object.Generation, 10),
 				"cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
 				"sidecar.istio.io/inject":                        "false", "linkerd.io/inject": "disabled",
 			},
@@ -123,8 +124,7 @@ const (
 	failed
 )
 
-// unschedulable is after how long a pod that fits on no node has failed, and eager how long kubelet and
-// scheduler have to begin.
+// unschedulable is after how long a pod that fits on no node has failed.
 const unschedulable = 30 * time.Second
 
 // notPulled are the reasons for which a container waits whose images, or image volumes, could not be pulled

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -42,9 +43,9 @@ const (
 	// unusedAfter is when bytes that no pod has used count as wasted.
 	unusedAfter = 24 * time.Hour
 
-	// How often an object is looked at again: while nodes pull or wait, and until pods have used what was pulled.
+	// How often an object is looked at again: while nodes pull or wait, and what waits for something else.
 	soon  = 3 * time.Second
-	later = time.Minute
+	later = 10 * time.Minute
 )
 
 // Reconciler works on ImagePrefetches, one at a time.
@@ -104,12 +105,6 @@ func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (
 	}
 	if status.ObservedGeneration != object.Generation {
 		*status = v1alpha1.ImagePrefetchStatus{ObservedGeneration: object.Generation}
-		for _, pod := range pods { // of the spec before
-			if err := r.end(ctx, pod); err != nil {
-				return 0, err
-			}
-		}
-		pods = nil
 	}
 	t, w, err := r.target(ctx, object)
 	var invalid invalidError
@@ -145,15 +140,22 @@ func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (
 	return r.advance(ctx, object, t, w, active, now)
 }
 
-// podsOf returns the pods of an object.
+// podsOf returns the pods of an object, and ends those of the spec before.
 func (r *Reconciler) podsOf(ctx context.Context, object *v1alpha1.ImagePrefetch) (own []*corev1.Pod, err error) {
 	var all corev1.PodList
 	if err := r.client.List(ctx, &all, client.InNamespace(object.Namespace), client.HasLabels{PodLabel}); err != nil {
 		return nil, err
 	}
 	for i := range all.Items {
-		if metav1.IsControlledBy(&all.Items[i], object) {
-			own = append(own, &all.Items[i])
+		pod := &all.Items[i]
+		switch {
+		case !metav1.IsControlledBy(pod, object):
+		case pod.Annotations[generationAnnotation] != strconv.FormatInt(object.Generation, 10):
+			if err := r.end(ctx, pod); err != nil {
+				return nil, err
+			}
+		default:
+			own = append(own, pod)
 		}
 	}
 	return own, nil

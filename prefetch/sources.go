@@ -65,8 +65,8 @@ const automaticTTL = unusedAfter
 // newNode is how long a node is new.
 const newNode = 10 * time.Minute
 
-// event is what a source has to look at.
-type event struct {
+// cause is what a source has to look at.
+type cause struct {
 	source, kind, namespace, name, digest string
 }
 
@@ -74,7 +74,7 @@ type event struct {
 type sources struct {
 	*Reconciler
 	enabled []string
-	queue   workqueue.TypedRateLimitingInterface[event]
+	queue   workqueue.TypedRateLimitingInterface[cause]
 
 	mu sync.Mutex
 	// tags has the digest of each tag, and when that was confirmed.
@@ -89,7 +89,7 @@ type confirmed struct {
 func newSources(r *Reconciler, enabled []string) *sources {
 	return &sources{
 		Reconciler: r, enabled: enabled, tags: map[string]confirmed{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[event]()),
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[cause]()),
 	}
 }
 
@@ -110,7 +110,7 @@ func (s *sources) watch(ctx context.Context, informers crcache.Informers) error 
 	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet"} {
 		err := handle(emptyOf(kind), func(object any, _ bool) {
 			if o, ok := object.(client.Object); ok && slices.Contains(s.enabled, SourceTemplate) {
-				s.queue.Add(event{source: SourceTemplate, kind: kind, namespace: o.GetNamespace(), name: o.GetName()})
+				s.queue.Add(cause{source: SourceTemplate, kind: kind, namespace: o.GetNamespace(), name: o.GetName()})
 			}
 		})
 		if err != nil {
@@ -152,7 +152,7 @@ func (s *sources) confirm(m *v1alpha1.ImageManifest) {
 		}
 		s.tags[ref.Name] = confirmed{ref.Digest, ref.LastConfirmed.Time}
 		if known && last.digest != ref.Digest {
-			s.queue.Add(event{source: SourceTag, name: ref.Name, digest: ref.Digest})
+			s.queue.Add(cause{source: SourceTag, name: ref.Name, digest: ref.Digest})
 		}
 	}
 }
@@ -160,7 +160,7 @@ func (s *sources) confirm(m *v1alpha1.ImageManifest) {
 // seeNode has a new node looked at once it is ready.
 func (s *sources) seeNode(object any) {
 	if node, ok := object.(*corev1.Node); ok && nodestatus.Ready(node) && s.clock.Since(node.CreationTimestamp.Time) < newNode {
-		s.queue.Add(event{source: SourceNode, name: node.Name})
+		s.queue.Add(cause{source: SourceNode, name: node.Name})
 	}
 }
 
@@ -191,7 +191,7 @@ func (s *sources) Start(ctx context.Context) error {
 // NeedLeaderElection returns true: one makes objects.
 func (*sources) NeedLeaderElection() bool { return true }
 
-func (s *sources) handle(ctx context.Context, e event) error {
+func (s *sources) handle(ctx context.Context, e cause) error {
 	switch e.source {
 	case SourceTemplate:
 		return s.template(ctx, e)
@@ -204,7 +204,7 @@ func (s *sources) handle(ctx context.Context, e event) error {
 }
 
 // template makes an object for a workload some of whose pods have other images than its template.
-func (s *sources) template(ctx context.Context, e event) error {
+func (s *sources) template(ctx context.Context, e cause) error {
 	w, err := getWorkload(ctx, s.client, e.namespace, e.kind, e.name)
 	if err != nil || w == nil || w.object.GetDeletionTimestamp() != nil {
 		return err
@@ -245,7 +245,7 @@ func (s *sources) workloads(ctx context.Context) (all []*workload, err error) {
 
 // tag makes objects for the workloads whose pods pull a tag again when they start. The image is named by its digest: what
 // the tag means on a node, to pods that do not pull again, stays as it is.
-func (s *sources) tag(ctx context.Context, e event) error {
+func (s *sources) tag(ctx context.Context, e cause) error {
 	all, err := s.workloads(ctx)
 	if err != nil {
 		return err
@@ -293,7 +293,7 @@ func isDigest(image string) bool { return strings.Contains(image, "@") }
 
 // node makes objects for the workloads that run on at least half of the nodes, and at least two. DaemonSets begin by
 // themselves.
-func (s *sources) node(ctx context.Context, e event) error {
+func (s *sources) node(ctx context.Context, e cause) error {
 	node, err := s.cluster.nodes.Get(e.name)
 	if err != nil {
 		return client.IgnoreNotFound(err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -106,31 +107,39 @@ func shipped(t *testing.T) resmap.ResMap {
 	return built
 }
 
-// run starts the command; the result ends it.
-func (w *world) run(args ...string) (end func()) {
+// asCommand has this program be the command.
+const asCommand = "LAYER_PREFETCHER_TEST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// run starts the command as a process; the result kills it.
+func (w *world) run(args ...string) (kill func()) {
 	w.Helper()
-	ctx, cancel := context.WithCancel(w.Context())
-	command := newCommand()
-	command.SilenceUsage, command.SilenceErrors = true, true
-	command.SetArgs(append(arguments(w.T), append(args, "--kubeconfig", w.account, "--leader-election-namespace", "kube-system", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")...))
-	ended := make(chan error, 1)
-	go func() { ended <- command.ExecuteContext(ctx) }()
+	self, err := os.Executable()
+	must(w.T, err)
+	command := exec.Command(self, append(arguments(w.T), append(args, "--kubeconfig", w.account, "--leader-election-namespace", "kube-system", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")...)...)
+	command.Env = append(os.Environ(), asCommand+"=1")
+	output, err := os.CreateTemp(w.TempDir(), "output")
+	must(w.T, err)
+	command.Stdout, command.Stderr = output, output
+	must(w.T, command.Start())
 	var once sync.Once
-	end = func() {
+	kill = func() {
 		once.Do(func() {
-			cancel()
-			select {
-			case err := <-ended:
-				if err != nil {
-					w.Errorf("the command ended: %v", err)
-				}
-			case <-time.After(time.Minute):
-				w.Error("the command does not end")
+			_ = command.Process.Kill()
+			_ = command.Wait()
+			if text, err := os.ReadFile(output.Name()); err == nil && w.Failed() {
+				w.Logf("%s", text)
 			}
 		})
 	}
-	w.Cleanup(end)
-	return end
+	w.Cleanup(kill)
+	return kill
 }
 
 // arguments returns those of the shipped container.
@@ -216,6 +225,10 @@ func (w *world) kubelets() {
 
 func (w *world) play(pod *corev1.Pod) {
 	ctx := w.Context()
+	if pod.DeletionTimestamp != nil {
+		_ = w.api.Delete(ctx, pod, client.GracePeriodSeconds(0)) // the next time
+		return
+	}
 	if pod.Spec.NodeName == "" {
 		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: pod.Annotations[prefetch.NodeAnnotation]}}
 		_ = w.api.SubResource("binding").Create(ctx, pod, binding) // the next time
@@ -371,7 +384,7 @@ func TestShipped(t *testing.T) {
 		w.node("n"+strconv.Itoa(i), images...)
 	}
 	w.kubelets()
-	end := w.run("--sources=template,tag,node")
+	kill := w.run("--sources=template,tag,node")
 	everywhere := &metav1.LabelSelector{}
 
 	t.Run("object", func(t *testing.T) {
@@ -388,7 +401,7 @@ func TestShipped(t *testing.T) {
 		})
 		// Another process goes on with the same pods.
 		before := w.pulls()
-		end()
+		kill()
 		w.run("--sources=template,tag,node")
 		w.hold(image, false)
 		object := w.becomes("object", "ahead", "ends", func(o *v1alpha1.ImagePrefetch) bool { return o.Status.CompletionTime != nil })
