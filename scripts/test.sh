@@ -25,7 +25,7 @@ module              p 12 .
 nodes               c 12 LAB lab/cmd/localcluster crio kubelet patches scheduler terminal lab/test/cluster lab/test/e2e lab/test/report
 sharing             c 14 LAB crio kubelet patches scheduler terminal lab/test/imagegc lab/test/layershare lab/test/tenants
 placement           c 20 LAB kubectllayers kubelet patches scheduler terminal lab/test/qosaware lab/test/scheduler
-integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes resolver scheduler terminal lab/test/integration lab/test/kubectl lab/test/oldserver lab/test/deploy
+integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes prefetch resolver scheduler terminal lab/test/integration lab/test/kubectl lab/test/oldserver lab/test/deploy
 resolver            c 14 LAB cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest resolver scheduler terminal lab/test/resolver
 agent               c 20 LAB agent cmd/layer-agent imagemanifest lab/dashboards internal/monitoring kubectllayers scheduler terminal lab/test/agent lab/test/containerd lab/test/kubectl lab/test/monitoring
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler lab/test/agents lab/test/extender
@@ -48,7 +48,7 @@ arch                a 30 PRODUCT lab/test/arch
 vm                  a 15 PRODUCT LAB docs/install-binaries.md lab/test/vm
 '
 # What packages have in them, and what every test on a cluster is made of.
-PRODUCT="agent api cmd crio deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches resolver scheduler terminal"
+PRODUCT="agent api cmd crio deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches prefetch resolver scheduler terminal"
 LAB="api deploy imageref internal/auditlog lab/cluster internal/kustomize lab/nodeimages internal/poll lab/scenario internal/testkit lab/test/livetest"
 LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum lab/go.mod lab/go.sum lab/run scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
@@ -129,7 +129,7 @@ step_integration() {
   scripts/install-deps.sh prometheus &&
     scripts/build.sh tools etcd helm patched kube-apiserver kube-scheduler kubectl-layers stock kube-apiserver kube-scheduler || return 1
   workspace integration-kubectl -tags integration -count=1 ./lab/test/kubectl/... || status=1
-  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./lab/test/deploy/chart/... ./lab/test/oldserver/... || status=1
+  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./cmd/layer-prefetcher/... ./lab/test/deploy/chart/... ./lab/test/oldserver/... || status=1
   workspace integration-scheduler -tags integration -count=1 ./lab/test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
   scripts/install-deps.sh chromium && lab/eval/page/assets.sh >/dev/null &&

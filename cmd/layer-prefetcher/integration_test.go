@@ -501,14 +501,14 @@ func TestShipped(t *testing.T) {
 		w.deployment("pool", "everywhere", registry+"pool:1", registry+"pool:1", "", "n1", "n2")
 		w.deployment("pool", "seldom", registry+"app:1", registry+"app:1", "", "n1")
 		w.node("n5")
-		w.eventually("the new node has what half of the others run", func() error {
+		w.eventually("the new node has what half of the others run", func() error { // the base may come with another workload's image
 			var node corev1.Node
 			must(t, w.api.Get(t.Context(), client.ObjectKey{Name: "n5"}, &node))
 			node.Status.Conditions[0].LastHeartbeatTime = metav1.Now() // as kubelets do
 			_ = w.api.Status().Update(t.Context(), &node)
 			var got []string
 			for _, o := range w.prefetches("pool") {
-				if o.Labels[prefetch.SourceLabel] == prefetch.SourceNode && o.Status.CompletionTime != nil && o.Status.BytesMoved == 67_000_000 && o.Status.Nodes[0].Name == "n5" {
+				if o.Labels[prefetch.SourceLabel] == prefetch.SourceNode && o.Status.CompletionTime != nil && o.Status.BytesMoved >= 7_000_000 && o.Status.Nodes[0].Name == "n5" {
 					got = append(got, o.Spec.Workload.Name)
 				}
 			}
