@@ -110,7 +110,10 @@ func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (
 	var invalid invalidError
 	switch {
 	case errors.As(err, &invalid):
-		return r.finish(ctx, object, pods, v1alpha1.ReasonInvalid, err.Error())
+		if _, err := r.finish(ctx, object, pods, v1alpha1.ReasonInvalid, invalid.Error()); err != nil {
+			return 0, err
+		}
+		return r.afterEnd(object, len(pods) > 0, now), nil
 	case err != nil:
 		return 0, err
 	}

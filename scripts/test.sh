@@ -26,7 +26,7 @@ nodes               c 12 LAB lab/cmd/localcluster crio kubelet patches scheduler
 sharing             c 14 LAB crio kubelet patches scheduler terminal lab/test/imagegc lab/test/layershare lab/test/tenants
 placement           c 20 LAB kubectllayers kubelet patches scheduler terminal lab/test/qosaware lab/test/scheduler
 integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes prefetch resolver scheduler terminal lab/test/integration lab/test/kubectl lab/test/oldserver lab/test/deploy
-resolver            c 14 LAB cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest resolver scheduler terminal lab/test/resolver
+resolver            c 14 LAB cmd/layer-prefetcher cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest prefetch resolver scheduler terminal lab/test/prefetch lab/test/resolver
 agent               c 20 LAB agent cmd/layer-agent imagemanifest lab/dashboards internal/monitoring kubectllayers scheduler terminal lab/test/agent lab/test/containerd lab/test/kubectl lab/test/monitoring
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler lab/test/agents lab/test/extender
 skew                c 12 LAB crio kubelet patches scheduler lab/test/skew
@@ -292,7 +292,7 @@ on_clusters() {
 step_nodes() { on_clusters nodes cluster test/cluster test/e2e test/report; }
 step_sharing() { on_clusters sharing test/imagegc test/layershare test/tenants; }
 step_placement() { on_clusters placement test/scheduler test/qosaware; }
-step_resolver() { on_clusters resolver test/resolver; }
+step_resolver() { on_clusters resolver test/resolver test/prefetch; }
 step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }
 step_deploy() {
   local status=0

@@ -572,8 +572,14 @@ func TestShipped(t *testing.T) {
 				t.Errorf("%v, want %s", err, why)
 			}
 		}
-		w.create("schema", "bad", v1alpha1.ImagePrefetchSpec{Images: []string{"Not An Image"}, NodeSelector: everywhere})
+		w.create("schema", "bad", v1alpha1.ImagePrefetchSpec{Images: []string{"Not An Image"}, NodeSelector: everywhere, TTLSecondsAfterFinished: ptr.To[int64](2)})
 		w.becomes("schema", "bad", "ends", func(o *v1alpha1.ImagePrefetch) bool { return state(o) == v1alpha1.ReasonInvalid })
+		w.eventually("it is deleted after its time", func() error {
+			if n := len(w.prefetches("schema")); n > 0 {
+				return fmt.Errorf("%d objects", n)
+			}
+			return nil
+		})
 	})
 	if t.Failed() {
 		return
