@@ -140,8 +140,8 @@ func TestObject(t *testing.T) {
 	})
 }
 
-// TestRollout: while a Deployment is paused, its new template has one of the two nodes that run it pull; once it goes on, its pods go
-// where their layers are, and nothing is pulled twice.
+// TestRollout: while a Deployment is paused, its new template has one of the two nodes that run it pull what it lacks; once it goes on,
+// that node pulls nothing.
 func TestRollout(t *testing.T) {
 	base := images.Layer{Name: "roll-base", Size: baseBytes}
 	first, err := scenario.PushOnBase(t.Context(), c, "roll:v1", base, ownBytes)
@@ -180,11 +180,17 @@ func TestRollout(t *testing.T) {
 	if s := object.Status; s.NodesReady != 1 || s.BytesMoved < ownBytes || s.BytesMoved > ownBytes+tolerance || s.Nodes[0].Bytes != s.BytesMoved {
 		t.Errorf("status %+v", s)
 	}
+	ahead, err := scenario.Pulled(c, "roll")
+	must(t, err)
+	node := object.Status.Nodes[0].Name
+	if pulled := ahead[node] - before[node]; pulled < ownBytes || ahead.Total()-before.Total() != pulled {
+		t.Errorf("before %s, ahead %s: want %d bytes on %s", before, ahead, ownBytes, node)
+	}
 	patch(`{"paused":false}`)
 	ready(second.Reference)
 	after, err := scenario.Pulled(c, "roll")
 	must(t, err)
-	if pulled := after.Total() - before.Total(); pulled > ownBytes+tolerance {
-		t.Errorf("%d bytes pulled in all, the new image has %d of its own: before %s, after %s", pulled, ownBytes, before, after)
+	if after[node] != ahead[node] || after.Total() > ahead.Total()+ownBytes+tolerance {
+		t.Errorf("ahead %s, after %s: want nothing on %s, and the image's own %d bytes on another node at most", ahead, after, node, ownBytes)
 	}
 }
