@@ -92,9 +92,10 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 			},
 			Containers: []corev1.Container{{
 				Name: "none", Image: options.Image, ImagePullPolicy: corev1.PullIfNotPresent,
+				// With a limit of 10m, the runtime takes 11 s to create a container that does nothing.
 				Resources: corev1.ResourceRequirements{
 					Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("1m"), corev1.ResourceMemory: quantity("1Mi")},
-					Limits:   corev1.ResourceList{corev1.ResourceCPU: quantity("10m"), corev1.ResourceMemory: quantity("16Mi")},
+					Limits:   corev1.ResourceList{corev1.ResourceCPU: quantity("250m"), corev1.ResourceMemory: quantity("32Mi")},
 				},
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
