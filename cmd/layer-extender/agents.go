@@ -45,10 +45,10 @@ func agents() ([]agent.Kind, map[string]http.Handler) {
 				return nil, err
 			}
 			return source.RequireSync(), nil
-		}))
+		}), layerlocality.WithoutHolding())
 	rated, packed := safe.NewFactory(), packing.NewFactory()
 	return []agent.Kind{
-			{Name: "layers", Plugin: layerlocality.Name, New: withoutWaiting(layers.New), Expects: true},
+			{Name: "layers", Plugin: layerlocality.Name, New: layers.New, Expects: true, ScoresOnly: true},
 			{Name: "safe-overload", Plugin: safe.Name, New: scoring(config.ScoreOverload, rated.New), RoundsDown: true},
 			{Name: "safe-balance", Plugin: safe.Name, New: scoring(config.ScoreBalance, rated.New), ScoresOnly: true},
 			{Name: "packing", Aliases: []string{"pigeon-holing"}, Plugin: packing.Name, New: packed.New, Expects: true},
@@ -57,16 +57,6 @@ func agents() ([]agent.Kind, map[string]http.Handler) {
 		}, map[string]http.Handler{
 			layerlocality.DebugPath: layers.DebugHandler(), safe.DebugPath: rated.DebugHandler(), packing.DebugPath: packed.DebugHandler(),
 		}
-}
-
-// withoutWaiting makes LayerLocality with no pods held back: an extender cannot do that.
-func withoutWaiting(make frameworkruntime.PluginFactory) frameworkruntime.PluginFactory {
-	return func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-		if args, ok := args.(*config.LayerLocalityArgs); ok {
-			args.WaitForManifest.Duration = 0
-		}
-		return make(ctx, args, handle)
-	}
 }
 
 // scoring makes Safe with the given score.

@@ -29,7 +29,7 @@ import (
 
 // layers is the kind of an agent with LayerLocality.
 func layers() agent.Kind {
-	return agent.Kind{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory().New, Expects: true}
+	return agent.Kind{Name: "layers", Plugin: layerlocality.Name, New: layerlocality.NewFactory(layerlocality.WithoutHolding()).New, Expects: true, ScoresOnly: true}
 }
 
 func score(t *testing.T, a *agent.Agent, pod *v1.Pod, names ...string) []int64 {

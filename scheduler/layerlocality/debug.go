@@ -27,7 +27,7 @@ type Rating struct {
 	// Profile is the profile whose arguments were used.
 	Profile string `json:"profile"`
 	Pod     string `json:"pod,omitempty"`
-	// Held is why the pod is not in the scheduling queue yet (waitForManifest).
+	// Held is why the pod waits (waitForManifest, RequireAnnotation).
 	Held   string        `json:"held,omitempty"`
 	Images []ImageRating `json:"images"`
 	// Nodes are all nodes, the best first.
@@ -157,6 +157,9 @@ func (f *Factory) DebugHandler() http.Handler {
 		rating.Profile = pl.profile.Name
 		if pl.gate != nil {
 			rating.Held = pl.gate.reason(pod.UID)
+		}
+		if pl.requirements != nil && rating.Held == "" {
+			rating.Held = pl.requirements.reason(pod)
 		}
 		write(w, rating)
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
@@ -29,6 +30,8 @@ type Factory struct {
 	imageSources []func(context.Context, fwk.Handle) (locality.ImageSource, error)
 	layerSources []func(context.Context, fwk.Handle) (locality.LayerSource, error)
 	clock        clock.PassiveClock // nil: the real one
+
+	withoutHolding bool
 
 	mu sync.Mutex
 	// tracker is nil before the first profile.
@@ -70,7 +73,13 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	}
 	pl.metrics.start(profile.Name)
 	pl.cycles.New = func() any { return &cycle{} }
-	if wait := args.WaitForManifest.Duration; wait > 0 {
+	if !f.withoutHolding {
+		pl.requirements = &requirements{
+			ctx: ctx, profile: profile, pods: pl.pods, activate: handle.Activate, events: handle.EventRecorder(),
+			waiting: map[types.UID]*waitingPod{}, seed: maphash.MakeSeed(),
+		}
+	}
+	if wait := args.WaitForManifest.Duration; wait > 0 && !f.withoutHolding {
 		pl.gate = &gate{
 			ctx: ctx, unknown: profile.UnknownImages, awaits: profile.Awaits, answered: profile.Answered, pods: pl.pods, activate: handle.Activate,
 			metrics: pl.metrics, budget: newWaitBudget(wait, clock.RealClock{}), entries: map[types.UID]*entry{},

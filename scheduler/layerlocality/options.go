@@ -28,3 +28,7 @@ func WithLayerSource(make func(context.Context, fwk.Handle) (locality.LayerSourc
 // simulations. How long pods are gated (waitForManifest) always depends on the real
 // clock.
 func WithClock(c clock.PassiveClock) Option { return func(f *Factory) { f.clock = c } }
+
+// WithoutHolding has no pod held back: neither waitForManifest nor RequireAnnotation has an effect.
+// For what cannot activate a pod in kube-scheduler's queue.
+func WithoutHolding() Option { return func(f *Factory) { f.withoutHolding = true } }

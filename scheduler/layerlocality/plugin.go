@@ -44,12 +44,15 @@ type LayerLocality struct {
 	turn atomic.Uint32
 	// gate is nil unless pods may be gated (waitForManifest).
 	gate *gate
+	// requirements is nil where pods cannot be held (WithoutHolding).
+	requirements *requirements
 }
 
 var (
 	_ fwk.PreEnqueuePlugin     = &LayerLocality{}
 	_ fwk.EnqueueExtensions    = &LayerLocality{}
 	_ fwk.PreFilterPlugin      = &LayerLocality{}
+	_ fwk.FilterPlugin         = &LayerLocality{}
 	_ fwk.PreScorePlugin       = &LayerLocality{}
 	_ fwk.ScorePlugin          = &LayerLocality{}
 	_ fwk.ReservePlugin        = &LayerLocality{}
@@ -76,9 +79,9 @@ func (pl *LayerLocality) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status 
 	return pl.gate.check(pod)
 }
 
-// EventsToRegister returns no event: no cluster event lets a pod pass that
-// PreEnqueue gates; the gate activates it itself. Without this method the queue
-// would ask again at every event.
+// EventsToRegister returns no event: no cluster event lets a pod pass that PreEnqueue gates or
+// Filter refuses; the gate and the requirements activate it themselves. Without this method the
+// queue would ask again at every event.
 func (pl *LayerLocality) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return nil, nil
 }
@@ -99,6 +102,8 @@ type podState struct {
 	feasible int32
 	// known is the least that is known about any of the pod's images.
 	known index.Known
+	// required is nil if any node will do.
+	required *requirement
 	// trial is the last placement on trial, in the cycle of a pod group; nil if there was none.
 	trial *placements.Placement
 }
@@ -124,16 +129,20 @@ func (p preferredNodes) PreferredNodes() []string { return p }
 func (p preferredNodes) Clone() fwk.StateData { return p }
 
 // PreFilter computes what every node has and lacks, and names the nodes that have most, among those that the pod
-// looks as if it fits on.
-// It excludes none.
+// looks as if it fits on. Filter is skipped but for pods with RequireAnnotation.
 func (pl *LayerLocality) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	if s := pl.measure(ctx, state, pod); s != nil {
 		fits := newFit(klog.FromContext(ctx), pod, pl.snapshot)
 		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1), fits.on); len(names) > 0 {
 			state.Write(preferredNodesKey, preferredNodes(names))
 		}
+		if _, ok := pod.Annotations[RequireAnnotation]; ok && pl.requirements != nil {
+			if s.required = pl.requirements.check(pod, &s.cycle.measured); s.required != nil {
+				return nil, nil
+			}
+		}
 	}
-	return nil, fwk.NewStatus(fwk.Skip) // there is no Filter
+	return nil, fwk.NewStatus(fwk.Skip)
 }
 
 // PreFilterExtensions returns nil: other pods do not change what a node has.
@@ -337,8 +346,12 @@ func (pl *LayerLocality) Unreserve(_ context.Context, state fwk.CycleState, pod 
 }
 
 // SignPod makes opportunistic batching possible: pods with the same images and the
-// same requests get the same scores.
+// same requests get the same scores. It refuses pods with RequireAnnotation: which nodes they
+// may go to changes with time.
 func (pl *LayerLocality) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if _, ok := pod.Annotations[RequireAnnotation]; ok {
+		return nil, fwk.NewStatus(fwk.Unschedulable, RequireAnnotation)
+	}
 	return []fwk.SignFragment{
 		{Key: Name + ".Images", Value: pl.profile.Signature(pod)},
 		{Key: Name + ".Request", Value: locality.RequestOf(pod)},

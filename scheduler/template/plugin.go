@@ -18,6 +18,7 @@ type Template struct{}
 var (
 	_ fwk.FilterPlugin = Template{}
 	_ fwk.ScorePlugin  = Template{}
+	_ fwk.SignPlugin   = Template{}
 )
 
 // New makes the plugin. It has no arguments.
@@ -38,3 +39,7 @@ func (Template) Score(_ context.Context, _ fwk.CycleState, _ *v1.Pod, _ fwk.Node
 
 // ScoreExtensions returns nil: points stay as they are.
 func (Template) ScoreExtensions() fwk.ScoreExtensions { return nil }
+
+// SignPod returns what the decisions above depend on in a pod, here nothing: kube-scheduler may place pods with the
+// same signatures in a batch. One plugin of a profile without this method has it place every pod alone (KEP-5598).
+func (Template) SignPod(context.Context, *v1.Pod) ([]fwk.SignFragment, *fwk.Status) { return nil, nil }

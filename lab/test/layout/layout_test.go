@@ -498,3 +498,36 @@ func TestNamedPathsExist(t *testing.T) {
 		}
 	}
 }
+
+// TestTranslations compares a text in another language, README.pl.md for example, with README.md: commands and what they
+// print are the same, and lab/test/demos runs them.
+func TestTranslations(t *testing.T) {
+	blocks := regexp.MustCompile("(?ms)^```.*?^```$")
+	original := regexp.MustCompile(`^(.*)\.[a-z]{2}\.md$`)
+	translations := 0
+	read := func(file string) string {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for file := range strings.Lines(output(t, "git", "ls-files", "-co", "--exclude-standard", "*.??.md")) {
+		file = strings.TrimSpace(file)
+		name := original.FindStringSubmatch(file)
+		if name == nil {
+			continue
+		}
+		translations++
+		want, got := blocks.FindAllString(read(name[1]+".md"), -1), blocks.FindAllString(read(file), -1)
+		for i := range max(len(want), len(got)) {
+			if i >= len(want) || i >= len(got) || want[i] != got[i] {
+				t.Errorf("%s: block %d of %d is not that of %s.md, which has %d", file, i+1, len(got), name[1], len(want))
+				break
+			}
+		}
+	}
+	if translations == 0 {
+		t.Error("there is no translation: this checks nothing")
+	}
+}

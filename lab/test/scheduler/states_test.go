@@ -76,7 +76,9 @@ func TestStatesOfAKubelet(t *testing.T) {
 	node = nodes["states-2"]
 	is("the image is pulled", main.Reference, func(r scenario.Rating) bool { return r.ArrivingBytes > 0 && r.PendingBytes > 0 })
 	must(t, lab.Ready(t.Context(), "states-2"))
-	is("it runs", main.Reference, func(r scenario.Rating) bool { return r.MissingBytes == 0 && r.ArrivingBytes == 0 && r.PendingBytes == 0 })
+	is("it runs", main.Reference, func(r scenario.Rating) bool {
+		return r.MissingBytes == 0 && r.ArrivingBytes == 0 && r.PendingBytes == 0
+	})
 
 	update := func(subresource bool, change func(*corev1.Pod)) {
 		t.Helper()

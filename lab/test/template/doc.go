@@ -1,3 +1,3 @@
 // Package template follows the README of scheduler/template in a copy of the repository: its
-// steps make another agent of layer-extender.
+// steps make another plugin of kube-scheduler and agent of layer-extender.
 package template

@@ -14,10 +14,10 @@ import (
 
 const root = "../../.."
 
-// parts are what the steps need: those of the repository from which layer-extender is made.
-var parts = []string{"go.mod", "go.sum", "api", "cmd/layer-extender", "docs/extender.md", "extender", "imageref", "memlimit", "scheduler"}
+// parts are what the steps need: those of the repository from which kube-scheduler and layer-extender are made.
+var parts = []string{"go.mod", "go.sum", "api", "cmd/kube-scheduler", "cmd/layer-extender", "docs/extender.md", "extender", "imageref", "memlimit", "scheduler"}
 
-// TestSteps follows the steps in a copy, and checks that there are five.
+// TestSteps follows the steps in a copy, and checks that there are six.
 func TestSteps(t *testing.T) {
 	copied := t.TempDir()
 	list := exec.CommandContext(t.Context(), "git", append([]string{"ls-files", "-co", "--exclude-standard", "--"}, parts...)...)
@@ -48,7 +48,7 @@ func TestSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if steps := strings.Count(string(text), "\n**"); steps != 5 {
+	if steps := strings.Count(string(text), "\n**"); steps != 6 {
 		t.Errorf("%d steps", steps)
 	}
 	var printed bytes.Buffer
