@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -267,9 +268,15 @@ func atMost(bytes int, text string) string {
 	return text[:bytes]
 }
 
+// maxAccounted is from how many pulls on those of earlier hours are forgotten.
+const maxAccounted = 10_000
+
 // account adds a pull to the ledger, once.
 func (r *Reconciler) account(object *v1alpha1.ImagePrefetch, node string, bytes int64, began time.Time) {
 	key := pullKey{object.UID, node, began.Unix()}
+	if len(r.accounted) > maxAccounted {
+		maps.DeleteFunc(r.accounted, func(key pullKey, _ bool) bool { return r.clock.Since(time.Unix(key.began, 0)) >= time.Hour })
+	}
 	if r.clock.Since(began) < time.Hour && !r.accounted[key] {
 		r.accounted[key] = true
 		r.ledger.add(pull{node, object.Namespace, sourceOf(object), bytes, began})
