@@ -4,7 +4,8 @@
 #   build.sh FLAVOUR [NAME...] [FLAVOUR [NAME...]]...
 #
 #   patched  crio pinns kubelet kube-apiserver kube-controller-manager, kube-scheduler with the
-#            plugin LayerLocality, layer-extender, layer-resolver, layer-agent and kubectl-layers
+#            plugin LayerLocality, layer-extender, layer-resolver, layer-agent, layer-prefetcher and
+#            kubectl-layers
 #   stock    crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler from
 #            unmodified upstream source; kubeadm, kubectl and kube-proxy when named
 #   tools    etcd registry runc crictl critest; coredns, local-path-provisioner, containerd and
@@ -45,7 +46,7 @@ group_of() {
   case $1 in
   patched/crio | patched/pinns) echo cri-o ;;
   stock/crio | stock/pinns) echo stock-cri-o ;;
-  patched/layer-resolver | patched/layer-agent) echo own ;;
+  patched/layer-resolver | patched/layer-agent | patched/layer-prefetcher) echo own ;;
   patched/kubelet | patched/kube-* | patched/layer-extender | patched/kubectl-layers | lab/demo | lab/registry | lab/layer-resolver | tools/etcd | tools/crictl) echo workspace ;;
   stock/kubelet | stock/kube-* | stock/kubeadm | stock/kubectl) echo stock-kubernetes ;;
   lab/runc) echo tools/runc ;;
@@ -222,7 +223,7 @@ inputs() {
   case $1 in
   tools/* | lab/runc) tool_module "$name" ;;
   lab/*) (cd "$ROOT" && { workspace_files | grep -v -e '_test\.go$' -e '\.md$' -e '/testdata/' | xargs -d '\n' cat && cat lab/go.mod; } | sha256sum) ;;
-  patched/layer-resolver | patched/layer-agent) own_hash "$name" ;;
+  patched/layer-resolver | patched/layer-agent | patched/layer-prefetcher) own_hash "$name" ;;
   esac
   case $1 in
   tools/etcd) echo "$KUBERNETES_VERSION" ;; # its libraries
@@ -428,7 +429,7 @@ TOLD=''
 # defaults FLAVOUR: prints what is built if no name follows.
 defaults() {
   case $1 in
-  patched) echo crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent kubectl-layers ;;
+  patched) echo crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent layer-prefetcher kubectl-layers ;;
   stock) echo crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler ;;
   tools) echo etcd registry runc crictl critest ;;
   lab) echo demo registry layer-resolver runc ;;

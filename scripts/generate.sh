@@ -7,8 +7,8 @@
 #   generate.sh check    runs them beside it, and fails if a patch of generated code differs
 #   generate.sh own [--check]
 #                        deep copies, defaults and conversions of LayerLocalityArgs; deep
-#                        copies and the CustomResourceDefinitions of ImageManifest and
-#                        NodeLayers;
+#                        copies and the CustomResourceDefinitions of ImageManifest,
+#                        NodeLayers and ImagePrefetch;
 #                        --check: changes nothing and fails if they are not up to date
 #
 # The first three need protoc (Debian and Fedora: protobuf-compiler), which
@@ -225,7 +225,7 @@ check() {
 }
 
 # The code that is generated from the types of this repository.
-OWN=(api scheduler/apis deploy/resolver/crd deploy/agent/crd)
+OWN=(api scheduler/apis deploy/resolver/crd deploy/agent/crd deploy/prefetcher/crd)
 
 # own [--check]: runs in a copy of the packages, because the generators write
 # beside what they read.
@@ -246,7 +246,8 @@ own() {
   done
   generator=$(go_tool sigs.k8s.io/controller-tools/cmd/controller-gen "$CONTROLLER_TOOLS_VERSION")
   (cd "$COPY" && "$generator" object crd paths=./api/... output:crd:dir=deploy/resolver/crd &&
-    mv deploy/resolver/crd/layerlocality.io_nodelayers.yaml deploy/agent/crd/)
+    mv deploy/resolver/crd/layerlocality.io_nodelayers.yaml deploy/agent/crd/ &&
+    mv deploy/resolver/crd/layerlocality.io_imageprefetches.yaml deploy/prefetcher/crd/)
   if [ "${1:-}" = --check ]; then
     for file in "${OWN[@]}"; do
       diff -ru "$file" "$COPY/$file" >&2 ||

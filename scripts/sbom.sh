@@ -42,7 +42,7 @@ kube* | layer-extender | demo | registry | etcd | crictl)
   arguments+=(--version "$(our_version kubernetes)" --workspace "$(our_version kubernetes)"
   --upstream "$(upstream_module kubernetes)@$KUBERNETES_VERSION")
   ;;
-layer-resolver | layer-agent)
+layer-resolver | layer-agent | layer-prefetcher)
   source=$ROOT
   arguments+=(--version "$(our_version kubernetes)")
   ;;

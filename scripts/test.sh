@@ -26,8 +26,8 @@ module              p 12 .
 nodes               c 12 LAB lab/cmd/localcluster crio kubelet patches scheduler terminal lab/test/cluster lab/test/e2e lab/test/report
 sharing             c 14 LAB crio kubelet patches scheduler terminal lab/test/imagegc lab/test/layershare lab/test/tenants
 placement           c 20 LAB kubectllayers kubelet patches scheduler terminal lab/test/qosaware lab/test/scheduler
-integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes resolver scheduler terminal lab/test/integration lab/test/kubectl lab/test/oldserver lab/test/deploy
-resolver            c 14 LAB cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest resolver scheduler terminal lab/test/resolver
+integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes prefetch resolver scheduler terminal lab/test/integration lab/test/kubectl lab/test/oldserver lab/test/deploy
+resolver            c 14 LAB cmd/layer-prefetcher cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest prefetch resolver scheduler terminal lab/test/prefetch lab/test/resolver
 agent               c 20 LAB agent cmd/layer-agent imagemanifest lab/dashboards internal/monitoring kubectllayers scheduler terminal lab/test/agent lab/test/containerd lab/test/kubectl lab/test/monitoring
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler lab/test/agents lab/test/extender
 skew                c 12 LAB crio kubelet patches scheduler lab/test/skew
@@ -49,7 +49,7 @@ arch                a 30 PRODUCT lab/test/arch
 vm                  a 15 PRODUCT LAB docs/install-binaries.md lab/test/vm
 '
 # What packages have in them, and what every test on a cluster is made of.
-PRODUCT="agent api cmd crio deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches resolver scheduler terminal"
+PRODUCT="agent api cmd crio deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches prefetch resolver scheduler terminal"
 LAB="api deploy imageref internal/auditlog lab/cluster internal/kustomize lab/nodeimages internal/poll lab/scenario internal/testkit lab/test/livetest"
 LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum lab/go.mod lab/go.sum lab/run scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
@@ -130,7 +130,7 @@ step_integration() {
   scripts/install-deps.sh prometheus &&
     scripts/build.sh tools etcd helm patched kube-apiserver kube-scheduler kubectl-layers stock kube-apiserver kube-scheduler || return 1
   workspace integration-kubectl -tags integration -count=1 ./lab/test/kubectl/... || status=1
-  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./lab/test/deploy/chart/... ./lab/test/oldserver/... || status=1
+  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./cmd/layer-prefetcher/... ./lab/test/deploy/chart/... ./lab/test/oldserver/... || status=1
   workspace integration-scheduler -tags integration -count=1 ./lab/test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
   scripts/install-deps.sh chromium && lab/eval/page/assets.sh >/dev/null &&
@@ -293,7 +293,7 @@ on_clusters() {
 step_nodes() { on_clusters nodes cluster test/cluster test/e2e test/report; }
 step_sharing() { on_clusters sharing test/imagegc test/layershare test/tenants; }
 step_placement() { on_clusters placement test/scheduler test/qosaware; }
-step_resolver() { on_clusters resolver test/resolver; }
+step_resolver() { on_clusters resolver test/resolver test/prefetch; }
 step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }
 step_deploy() {
   local status=0

@@ -14,7 +14,7 @@ var (
 )
 
 var schemeBuilder = runtime.NewSchemeBuilder(func(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &ImageManifest{}, &ImageManifestList{}, &NodeLayers{}, &NodeLayersList{})
+	scheme.AddKnownTypes(GroupVersion, &ImageManifest{}, &ImageManifestList{}, &NodeLayers{}, &NodeLayersList{}, &ImagePrefetch{}, &ImagePrefetchList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 })

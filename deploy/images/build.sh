@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the images of kube-apiserver, kube-controller-manager, kube-scheduler,
-# layer-extender, layer-resolver and layer-agent from the binaries in _build/bin/patched (of
+# layer-extender, layer-resolver, layer-agent and layer-prefetcher from the binaries in _build/bin/patched (of
 # another architecture: _build/bin/patched-<arch>), and prints the digest of each.
 #
 #   build.sh [OPTIONS] [COMPONENT...]
@@ -32,12 +32,12 @@ while [ $# -gt 0 ]; do
     shift
     ;;
   --push) push=1 ;;
-  kube-apiserver | kube-controller-manager | kube-scheduler | layer-extender | layer-resolver | layer-agent) components+=("$1") ;;
+  kube-apiserver | kube-controller-manager | kube-scheduler | layer-extender | layer-resolver | layer-agent | layer-prefetcher) components+=("$1") ;;
   *) usage ;;
   esac
   shift
 done
-[ ${#components[@]} -gt 0 ] || components=(kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent)
+[ ${#components[@]} -gt 0 ] || components=(kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent layer-prefetcher)
 for candidate in buildah podman docker; do
   if [ -z "$tool" ] && command -v "$candidate" >/dev/null; then tool=$candidate; fi
 done

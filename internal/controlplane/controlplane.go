@@ -56,7 +56,7 @@ func StartWith(root string, settings Settings) (*ControlPlane, error) {
 		}
 	}
 	environment := &envtest.Environment{
-		CRDDirectoryPaths:        []string{filepath.Join(root, "deploy/resolver/crd"), filepath.Join(root, "deploy/agent/crd")},
+		CRDDirectoryPaths:        []string{filepath.Join(root, "deploy/resolver/crd"), filepath.Join(root, "deploy/agent/crd"), filepath.Join(root, "deploy/prefetcher/crd")},
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: 2 * time.Minute,
 		ControlPlaneStopTimeout:  time.Minute,

@@ -25,6 +25,7 @@ import (
 //	$(SUBNET)           the cluster's network, as in 198.51.100.0/24
 //	$(KUBECONFIG)       the path of the add-on's kubeconfig, if it has a User
 //	$(REGISTRIES_CONF)  the path of the nodes' containers-registries.conf(5)
+//	$(PAUSE_IMAGE)      the image of sandboxes
 //	$(PKI)              the folder with ca.crt, the certificate authority of the cluster,
 //	                    and control.crt and control.key, which are for servers on that
 //	                    address and for their clients
@@ -69,6 +70,7 @@ var values = map[string]func(*Cluster, *Addon) string{
 	"SUBNET":          func(c *Cluster, _ *Addon) string { return c.subnet.String() },
 	"KUBECONFIG":      func(c *Cluster, a *Addon) string { return c.Addon(a.Name).kubeconfig() },
 	"REGISTRIES_CONF": func(c *Cluster, _ *Addon) string { return c.registriesConf() },
+	"PAUSE_IMAGE":     func(c *Cluster, _ *Addon) string { return c.pauseImage() },
 	"PKI":             func(c *Cluster, _ *Addon) string { return c.path("pki") },
 }
 

@@ -61,7 +61,7 @@ func flags(t *testing.T, program string) map[string]map[string]bool {
 // TestNamedFlagsExist: documents name only flags that the programs have: on the page of a program those of that program,
 // elsewhere those of any, and in a command line those of that command.
 func TestNamedFlagsExist(t *testing.T) {
-	pages := map[string]string{"resolver": "layer-resolver", "agent": "layer-agent", "extender": "layer-extender", "kubectl-layers": "kubectl-layers"}
+	pages := map[string]string{"resolver": "layer-resolver", "agent": "layer-agent", "extender": "layer-extender", "kubectl-layers": "kubectl-layers", "prefetch": "layer-prefetcher"}
 	// Go links a program again only if it has changed since the last time in that folder.
 	bin, err := filepath.Abs(filepath.Join(root, "_build/layout"))
 	if err != nil {
@@ -83,8 +83,8 @@ func TestNamedFlagsExist(t *testing.T) {
 		}
 	}
 	named := regexp.MustCompile("(?:`|value: \"?)--([a-z][\\w-]*)")
-	page := regexp.MustCompile(`^(?:docs|deploy)/(resolver|agent|extender|kubectl-layers)\b`)
-	line := regexp.MustCompile("(?m)(?:^ *[$#] |`)(kubectl layers|layer-resolver|layer-agent|layer-extender)((?: [^`|\n]+)?)")
+	page := regexp.MustCompile(`^(?:docs|deploy)/(resolver|agent|extender|kubectl-layers|prefetch)(?:er)?\b`)
+	line := regexp.MustCompile("(?m)(?:^ *[$#] |`)(kubectl layers|layer-resolver|layer-agent|layer-extender|layer-prefetcher)((?: [^`|\n]+)?)")
 	checked, unused := 0, map[string]string{}
 	for flag, of := range otherFlags {
 		unused[flag] = of

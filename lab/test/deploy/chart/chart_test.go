@@ -159,6 +159,7 @@ func TestEqualsKustomizations(t *testing.T) {
 		"k3s":          {"1.36.5+k3s1", append([]string{"agent.enabled=true", `agent.runtime="k3s"`}, off...), []string{"agent/k3s"}},
 		"cri-o":        {"1.36.5", append([]string{"agent.enabled=true", `agent.runtime="cri-o"`}, off...), []string{"agent/cri-o"}},
 		"extender":     {"1.35.1", append([]string{"extender.enabled=true"}, off...), []string{"extender"}},
+		"prefetcher":   {"1.36.5", append([]string{"prefetcher.enabled=true"}, off...), []string{"prefetcher"}},
 		"all":          {"1.36.5", []string{"agent.enabled=true", `agent.runtime="cri-o"`, "extender.enabled=true"}, []string{scheduler, resolver, "agent/cri-o", "extender"}},
 		"network policies": {
 			"1.36.5", []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="k3s"`},

@@ -46,6 +46,7 @@ var priorities = map[string]string{
 	"DaemonSet layer-extender":            "system-cluster-critical", // the cluster's scheduler waits for it
 	"Deployment layer-annotator":          "",
 	"Deployment layer-resolver":           "",
+	"Deployment layer-prefetcher":         "",
 	"DaemonSet layer-agent":               "",
 	"DaemonSet layer-agent-containerd":    "",
 	"DaemonSet layer-agent-cri-o":         "",
@@ -63,7 +64,7 @@ func Pin(deploy, to string) error {
 		return err
 	}
 	var built strings.Builder
-	for _, component := range []string{"kube-apiserver", "kube-scheduler", "layer-agent", "layer-extender", "layer-resolver"} {
+	for _, component := range []string{"kube-apiserver", "kube-scheduler", "layer-agent", "layer-extender", "layer-prefetcher", "layer-resolver"} {
 		fmt.Fprintf(&built, "%s/%s:v1.2.3_layerlocality.4@%s\n", Registry, component, digest)
 	}
 	command := exec.Command(filepath.Join(deploy, "images", "pin.sh"), to)

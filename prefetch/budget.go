@@ -1,0 +1,145 @@
+package prefetch
+
+import (
+	"fmt"
+	"time"
+)
+
+// Budget bounds what is pulled ahead. Bytes are compressed bytes that nodes lack.
+type Budget struct {
+	// Pods that pull at a time: in all, on a node, and of a namespace.
+	Pods, PodsPerNode, PodsPerNamespace int
+	// NodeBytes are those that a node pulls at a time; the others are for an hour: a node's, those of
+	// a namespace, and all.
+	NodeBytes, NodeBytesPerHour, NamespaceBytesPerHour, BytesPerHour int64
+	// PendingBytes of other pods are how much a node's link may have to pull for them.
+	PendingBytes int64
+	// DiskShare is how much of a node's storage images may take after a pull, from 0 to 1.
+	DiskShare float64
+}
+
+// DefaultBudget is what the command has by default.
+func DefaultBudget() Budget {
+	return Budget{
+		Pods: 50, PodsPerNode: 1, PodsPerNamespace: 20,
+		NodeBytes: 10 << 30, NodeBytesPerHour: 20 << 30, NamespaceBytesPerHour: 100 << 30, BytesPerHour: 500 << 30,
+		PendingBytes: 64 << 20, DiskShare: 0.6,
+	}
+}
+
+// pull is what one pod pulls.
+type pull struct {
+	node, namespace, source string
+	bytes                   int64
+	began                   time.Time
+}
+
+// ledger has what was pulled in the last hour, and what became of what sources pulled.
+type ledger struct {
+	hour []pull
+	// judged are the bytes of which it is known whether a pod used them.
+	judged map[account]*judgement
+}
+
+// account is what has a budget of its own: a source in a namespace.
+type account struct{ namespace, source string }
+
+type judgement struct{ used, wasted int64 }
+
+func newLedger() *ledger { return &ledger{judged: map[account]*judgement{}} }
+
+func (l *ledger) add(p pull) { l.hour = append(l.hour, p) }
+
+func (l *ledger) judge(of account, used, wasted int64) {
+	j := l.judged[of]
+	if j == nil {
+		j = &judgement{}
+		l.judged[of] = j
+	}
+	j.used += used
+	j.wasted += wasted
+}
+
+// leastShare is what a source keeps of its namespace's budget although all was wasted: it could not recover otherwise.
+const leastShare = 0.1
+
+// share returns how much of NamespaceBytesPerHour a source may have: objects of users all of it, automatic sources as
+// much as pods used of what they pulled.
+func (l *ledger) share(of account) float64 {
+	j := l.judged[of]
+	if j == nil || of.source == sourceObject || j.used+j.wasted == 0 {
+		return 1
+	}
+	return max(leastShare, float64(j.used)/float64(j.used+j.wasted))
+}
+
+// refusal is why a pull may not begin. It never may if it exceeds a bound by itself.
+type refusal struct {
+	never  bool
+	reason string
+}
+
+// allows returns nil if a pull may begin beside those that are active.
+func (b *Budget) allows(l *ledger, active []pull, next pull) *refusal {
+	l.forget(next.began.Add(-time.Hour))
+	var all, ofNode, ofNamespace int
+	var atOnce int64
+	for _, p := range active {
+		all++
+		if p.node == next.node {
+			ofNode++
+			atOnce += p.bytes
+		}
+		if p.namespace == next.namespace {
+			ofNamespace++
+		}
+	}
+	var node, namespace, total, ofSource int64
+	for _, p := range l.hour {
+		total += p.bytes
+		if p.node == next.node {
+			node += p.bytes
+		}
+		if p.namespace == next.namespace {
+			namespace += p.bytes
+		}
+		if p.namespace == next.namespace && p.source == next.source {
+			ofSource += p.bytes
+		}
+	}
+	share := int64(l.share(account{next.namespace, next.source}) * float64(b.NamespaceBytesPerHour))
+	for _, bound := range []struct {
+		flag        string
+		taken, next int64
+		most        int64
+	}{
+		{"max-pods", int64(all), 1, int64(b.Pods)},
+		{"max-pods-per-node", int64(ofNode), 1, int64(b.PodsPerNode)},
+		{"max-pods-per-namespace", int64(ofNamespace), 1, int64(b.PodsPerNamespace)},
+		{"max-node-bytes", atOnce, next.bytes, b.NodeBytes},
+		{"max-node-bytes-per-hour", node, next.bytes, b.NodeBytesPerHour},
+		{"max-namespace-bytes-per-hour", namespace, next.bytes, b.NamespaceBytesPerHour},
+		{"max-bytes-per-hour", total, next.bytes, b.BytesPerHour},
+		// A source that wastes most still pulls something: one that is larger than its share, too.
+		{"max-namespace-bytes-per-hour", ofSource, min(next.bytes, share), share},
+	} {
+		switch {
+		case bound.next > bound.most:
+			return &refusal{true, fmt.Sprintf("%d bytes are more than --%s=%d", bound.next, bound.flag, bound.most)}
+		case bound.taken+bound.next > bound.most:
+			return &refusal{false, fmt.Sprintf("--%s=%d: %d are taken", bound.flag, bound.most, bound.taken)}
+		}
+	}
+	return nil
+}
+
+// forget drops what began before.
+func (l *ledger) forget(before time.Time) {
+	kept := l.hour[:0]
+	for _, p := range l.hour {
+		if !p.began.Before(before) {
+			kept = append(kept, p)
+		}
+	}
+	l.hour = kept
+}

@@ -1,0 +1,47 @@
+package prefetch
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics by source: object, template, tag, node.
+type metrics struct {
+	active                              prometheus.Gauge
+	bytes, used, wasted, nodes, failure *prometheus.CounterVec
+}
+
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"source"})
+	}
+	m := &metrics{
+		active:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "layerlocality_prefetch_active_pods", Help: "Pods that pull ahead now. Of the leader."}),
+		bytes:   counter("layerlocality_prefetch_bytes_total", "Compressed bytes that nodes pulled ahead, by source."),
+		used:    counter("layerlocality_prefetch_used_bytes_total", "Those of them that a pod on the node then used."),
+		wasted:  counter("layerlocality_prefetch_wasted_bytes_total", "Those of them that no pod on the node had used a day later, or when the ImagePrefetch expired."),
+		nodes:   counter("layerlocality_prefetch_nodes_total", "Nodes that pulled ahead, once for each ImagePrefetch."),
+		failure: counter("layerlocality_prefetch_failed_attempts_total", "Attempts of nodes to pull ahead that failed."),
+	}
+	if registerer != nil {
+		registerer.MustRegister(m.active, m.bytes, m.used, m.wasted, m.nodes, m.failure)
+	}
+	for _, source := range allSources {
+		for _, c := range []*prometheus.CounterVec{m.bytes, m.used, m.wasted, m.nodes, m.failure} {
+			c.WithLabelValues(source)
+		}
+	}
+	return m
+}
+
+func (m *metrics) ended(source string, bytes int64) {
+	m.nodes.WithLabelValues(source).Inc()
+	m.bytes.WithLabelValues(source).Add(float64(bytes))
+}
+
+func (m *metrics) failed(source string) { m.failure.WithLabelValues(source).Inc() }
+
+func (m *metrics) judged(source string, used bool, bytes int64) {
+	if used {
+		m.used.WithLabelValues(source).Add(float64(bytes))
+	} else {
+		m.wasted.WithLabelValues(source).Add(float64(bytes))
+	}
+}

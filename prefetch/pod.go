@@ -1,0 +1,159 @@
+package prefetch
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
+)
+
+const (
+	// PodLabel is on all pods that pull, with the source of their ImagePrefetch as value.
+	PodLabel = "layerlocality.io/prefetch-pod"
+	// NodeAnnotation, bytesAnnotation and generationAnnotation of such a pod: where it is to pull, how many
+	// compressed bytes were missing there, and of which generation of the ImagePrefetch it is.
+	NodeAnnotation       = "layerlocality.io/prefetch-node"
+	bytesAnnotation      = "layerlocality.io/prefetch-bytes"
+	generationAnnotation = "layerlocality.io/prefetch-generation"
+)
+
+// How a pod pulls.
+type podOptions struct {
+	// Image of its only container, which is to do nothing until it is ended.
+	Image string
+	// PriorityClass is to be the lowest one of the cluster.
+	PriorityClass string
+}
+
+// target is what an ImagePrefetch brings to nodes, and as whom.
+type target struct {
+	images         []imageref.PodImage
+	secrets        []corev1.LocalObjectReference
+	serviceAccount string
+	tolerations    []corev1.Toleration
+}
+
+// volumes returns image volumes.
+func volumes(images []imageref.PodImage) []corev1.Volume {
+	all := make([]corev1.Volume, len(images))
+	for i, image := range images {
+		all[i] = corev1.Volume{Name: "image-" + strconv.Itoa(i), VolumeSource: corev1.VolumeSource{
+			Image: &corev1.ImageVolumeSource{Reference: image.Name, PullPolicy: image.PullPolicy},
+		}}
+	}
+	return all
+}
+
+// maxDeadline is how long a pod may take to pull.
+const maxDeadline = 2 * time.Hour
+
+// newPod returns the pod that has a node pull. It is placed as a DaemonSet places its pods: the
+// scheduler sees to taints and room. Pod security "restricted" allows it. Its container runs, and does
+// nothing, until the node has reported the images: schedulers do not follow pods that have ended.
+func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64, attempt int32, options podOptions) *corev1.Pod {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %d", object.UID, node, object.Generation, attempt))
+	quantity := resource.MustParse
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: object.Namespace, Name: object.Name[:min(len(object.Name), 230)] + "-" + hex.EncodeToString(sum[:5]),
+			Labels: map[string]string{PodLabel: sourceOf(object), "app.kubernetes.io/part-of": "layer-locality"},
+			Annotations: map[string]string{
+				NodeAnnotation: node, bytesAnnotation: strconv.FormatInt(bytes, 10), generationAnnotation: strconv.FormatInt(object.Generation, 10),
+				"cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
+				"sidecar.istio.io/inject":                        "false", "linkerd.io/inject": "disabled",
+			},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(object, v1alpha1.GroupVersion.WithKind("ImagePrefetch"))},
+		},
+		Spec: corev1.PodSpec{
+			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+					{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
+				}}},
+			}}},
+			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: ptr.To(int64(maxDeadline / time.Second)),
+			TerminationGracePeriodSeconds: ptr.To[int64](1), PriorityClassName: options.PriorityClass,
+			ServiceAccountName: t.serviceAccount, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+			ImagePullSecrets: t.secrets, Tolerations: t.tolerations, Volumes: volumes(t.images),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](65535), RunAsGroup: ptr.To[int64](65535),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "none", Image: options.Image, ImagePullPolicy: corev1.PullIfNotPresent,
+				// With a limit of 10m, the runtime takes 11 s to create a container that does nothing.
+				Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("1m"), corev1.ResourceMemory: quantity("1Mi")},
+					Limits:   corev1.ResourceList{corev1.ResourceCPU: quantity("250m"), corev1.ResourceMemory: quantity("32Mi")},
+				},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		},
+	}
+}
+
+// bytesOf returns how many bytes a pod has its node pull. Whoever may edit pods may write anything there.
+func bytesOf(pod *corev1.Pod) int64 {
+	bytes, err := strconv.ParseInt(pod.Annotations[bytesAnnotation], 10, 64)
+	if err != nil || bytes < 0 || bytes > v1alpha1.MaxLayerBytes {
+		return 0
+	}
+	return bytes
+}
+
+// outcome is how far a pod has come.
+type outcome int
+
+const (
+	pulling outcome = iota
+	// pulled: the node has the images.
+	pulled
+	failed
+)
+
+// unschedulable is after how long a pod that fits on no node has failed.
+const unschedulable = 30 * time.Second
+
+// notPulled are the reasons for which a container waits whose images, or image volumes, could not be pulled
+// (k8s.io/kubernetes/pkg/kubelet/images).
+var notPulled = []string{
+	"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "SignatureValidationFailed",
+}
+
+// outcomeOf returns how far a pod has come, and why it failed. The kubelet creates a container once it has all image volumes.
+func outcomeOf(pod *corev1.Pod, now time.Time) (is outcome, reason, message string) {
+	for i := range pod.Status.ContainerStatuses {
+		state := &pod.Status.ContainerStatuses[i].State
+		if state.Running != nil || state.Terminated != nil && state.Terminated.Reason != "ContainerStatusUnknown" {
+			return pulled, "", ""
+		}
+		w := state.Waiting
+		if w == nil || !slices.Contains(notPulled, w.Reason) || strings.Contains(w.Message, "pull QPS exceeded") {
+			continue
+		}
+		return failed, w.Reason, w.Message
+	}
+	if pod.Status.Phase == corev1.PodFailed {
+		return failed, cmp.Or(pod.Status.Reason, "PodFailed"), pod.Status.Message
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && now.Sub(pod.CreationTimestamp.Time) >= unschedulable {
+			return failed, cmp.Or(c.Reason, corev1.PodReasonUnschedulable), c.Message
+		}
+	}
+	return pulling, "", ""
+}

@@ -1,0 +1,235 @@
+package prefetch
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
+)
+
+var begin = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+// TestBudget: each bound holds by itself, a pull that exceeds one alone never begins, and an hour later there is room again.
+func TestBudget(t *testing.T) {
+	budget := Budget{Pods: 3, PodsPerNode: 2, PodsPerNamespace: 2, NodeBytes: 100, NodeBytesPerHour: 150, NamespaceBytesPerHour: 200, BytesPerHour: 250}
+	p := func(node, namespace string, bytes int64) pull {
+		return pull{node, namespace, sourceObject, bytes, begin}
+	}
+	for _, test := range []struct {
+		name         string
+		active, hour []pull
+		next         pull
+		flag         string // empty: it may begin
+		never        bool
+	}{
+		{name: "nothing goes on", next: p("n1", "a", 100)},
+		{name: "too many pods", active: []pull{p("n2", "b", 1), p("n3", "b", 1), p("n4", "c", 1)}, next: p("n1", "a", 1), flag: "--max-pods="},
+		{name: "too many on the node", active: []pull{p("n1", "b", 1), p("n1", "c", 1)}, next: p("n1", "a", 1), flag: "--max-pods-per-node="},
+		{name: "too many of the namespace", active: []pull{p("n2", "a", 1), p("n3", "a", 1)}, next: p("n1", "a", 1), flag: "--max-pods-per-namespace="},
+		{name: "the others' pods are theirs", active: []pull{p("n2", "b", 1), p("n3", "b", 1)}, next: p("n1", "a", 1)},
+		{name: "bytes at a time", active: []pull{p("n1", "b", 60)}, next: p("n1", "a", 41), flag: "--max-node-bytes="},
+		{name: "as many as there may be", active: []pull{p("n1", "b", 60)}, next: p("n1", "a", 40)},
+		{name: "larger than the bound", next: p("n1", "a", 101), flag: "--max-node-bytes=", never: true},
+		{name: "the node's hour", hour: []pull{p("n1", "b", 100)}, next: p("n1", "a", 51), flag: "--max-node-bytes-per-hour="},
+		{name: "the namespace's hour", hour: []pull{p("n2", "a", 150)}, next: p("n1", "a", 51), flag: "--max-namespace-bytes-per-hour="},
+		{name: "everybody's hour", hour: []pull{p("n2", "b", 100), p("n3", "c", 100)}, next: p("n1", "a", 51), flag: "--max-bytes-per-hour="},
+		{name: "the hour before", hour: []pull{{"n1", "a", sourceObject, 1000, begin.Add(-time.Hour - time.Second)}}, next: p("n1", "a", 50)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l := newLedger()
+			for _, p := range test.hour {
+				l.add(p)
+			}
+			no := budget.allows(l, test.active, test.next)
+			switch {
+			case (no != nil) != (test.flag != ""):
+				t.Errorf("refusal %+v, want %q", no, test.flag)
+			case no != nil && (!strings.Contains(no.reason, test.flag) || no.never != test.never):
+				t.Errorf("refusal %+v, want %q, never %t", no, test.flag, test.never)
+			}
+		})
+	}
+}
+
+// TestThrottledSource: an automatic source has as much of its namespace's budget as pods used of what it brought, and never
+// nothing; neither users' objects nor other namespaces have less for it.
+func TestThrottledSource(t *testing.T) {
+	budget := DefaultBudget()
+	budget.NamespaceBytesPerHour = 1000
+	l := newLedger()
+	most := func(namespace, source string) (most int64) {
+		for bytes := int64(1); bytes <= 1000; bytes++ {
+			try := newLedger()
+			try.judged = l.judged
+			try.add(pull{"other", namespace, source, bytes - 1, begin})
+			if budget.allows(try, nil, pull{"n1", namespace, source, 1, begin}) == nil {
+				most = bytes
+			}
+		}
+		return most
+	}
+	l.judge(account{"a", SourceTag}, 250, 750)
+	l.judge(account{"b", SourceTag}, 0, 5000)
+	l.judge(account{"a", sourceObject}, 0, 5000)
+	for _, test := range []struct {
+		namespace, source string
+		want              int64
+	}{{"a", SourceTag, 250}, {"b", SourceTag, 100}, {"a", SourceTemplate, 1000}, {"c", SourceTag, 1000}, {"a", sourceObject, 1000}} {
+		if got := most(test.namespace, test.source); got != test.want {
+			t.Errorf("%s in %s may have %d bytes, want %d", test.source, test.namespace, got, test.want)
+		}
+	}
+	if no := budget.allows(l, nil, pull{"n1", "b", SourceTag, 900, begin}); no != nil {
+		t.Errorf("an image larger than the share of a source is never pulled: %+v", no)
+	}
+}
+
+func TestOutcome(t *testing.T) {
+	waiting := func(reason, message string) corev1.ContainerState {
+		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	}
+	of := func(phase corev1.PodPhase, states ...corev1.ContainerState) *corev1.Pod {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(begin)}, Status: corev1.PodStatus{Phase: phase}}
+		for _, state := range states {
+			pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{State: state})
+		}
+		return pod
+	}
+	unplaced := of(corev1.PodPending)
+	unplaced.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "Too many pods"}}
+	evicted := of(corev1.PodFailed)
+	evicted.Status.Reason = "Evicted"
+	for name, test := range map[string]struct {
+		pod    *corev1.Pod
+		after  time.Duration
+		want   outcome
+		reason string
+	}{
+		"new":                    {of(corev1.PodPending), 0, pulling, ""},
+		"creating":               {of(corev1.PodPending, waiting("ContainerCreating", "")), 0, pulling, ""},
+		"the kubelet is busy":    {of(corev1.PodPending, waiting("ErrImagePull", "pull QPS exceeded")), 0, pulling, ""},
+		"no such image":          {of(corev1.PodPending, waiting("ErrImagePull", "not found")), 0, failed, "ErrImagePull"},
+		"backs off":              {of(corev1.PodPending, waiting("ImagePullBackOff", "")), 0, failed, "ImagePullBackOff"},
+		"runs":                   {of(corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), 0, pulled, ""},
+		"could not run":          {of(corev1.PodFailed, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "StartError", ExitCode: 128}}), 0, pulled, ""},
+		"evicted":                {evicted, 0, failed, "Evicted"},
+		"not placed yet":         {unplaced, time.Second, pulling, ""},
+		"not placed for a while": {unplaced, unschedulable, failed, "Unschedulable"},
+	} {
+		if is, reason, _ := outcomeOf(test.pod, begin.Add(test.after)); is != test.want || reason != test.reason {
+			t.Errorf("%s: %d %q, want %d %q", name, is, reason, test.want, test.reason)
+		}
+	}
+}
+
+func TestNodes(t *testing.T) {
+	node := func(change func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			NodeInfo:   corev1.NodeSystemInfo{KubeletVersion: "v1.36.4", ContainerRuntimeVersion: "cri-o://1.36.3", OperatingSystem: "linux"},
+		}}
+		if change != nil {
+			change(n)
+		}
+		return n
+	}
+	taint := corev1.Taint{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}
+	tolerated := []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}}
+	for name, test := range map[string]struct {
+		change      func(*corev1.Node)
+		tolerations []corev1.Toleration
+		want        bool
+	}{
+		"ready":     {nil, nil, true},
+		"not ready": {func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }, nil, false},
+		"cordoned":  {func(n *corev1.Node) { n.Spec.Unschedulable = true }, nil, false},
+		"tainted":   {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }, nil, false},
+		"tolerated": {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }, tolerated, true},
+		"full disk": {func(n *corev1.Node) {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue})
+		}, nil, false},
+	} {
+		if got := suits(node(test.change), test.tolerations); got != test.want {
+			t.Errorf("%s: suits %t, want %t", name, got, test.want)
+		}
+	}
+	for version, served := range map[[2]string]bool{
+		{"v1.36.4", "cri-o://1.36.3"}: true, {"v1.35.0+k3s1", "containerd://2.1.0"}: true, {"v1.36.4", "other://0.1"}: true, {"", ""}: true,
+		{"v1.34.9", "cri-o://1.36.3"}: false, {"v1.36.4", "containerd://1.7.30"}: false, {"v1.36.4", "cri-o://1.30.0"}: false, {"v1.36.4", "containerd://2.0.9-rc1"}: false,
+	} {
+		why := volumesServed(node(func(n *corev1.Node) {
+			n.Status.NodeInfo.KubeletVersion, n.Status.NodeInfo.ContainerRuntimeVersion = version[0], version[1]
+		}))
+		if (why == "") != served {
+			t.Errorf("%v: %q", version, why)
+		}
+	}
+	disk := func(runtime string, held int64) *corev1.Node {
+		return node(func(n *corev1.Node) {
+			n.Status.NodeInfo.ContainerRuntimeVersion = runtime
+			n.Status.Capacity = corev1.ResourceList{corev1.ResourceEphemeralStorage: *resource.NewQuantity(1000, resource.DecimalSI)}
+			n.Status.Images = []corev1.ContainerImage{{SizeBytes: held / 2}, {SizeBytes: held - held/2}}
+		})
+	}
+	for _, test := range []struct {
+		node  *corev1.Node
+		bytes int64
+		want  bool
+	}{{disk("cri-o://1.36.3", 300), 100, true}, {disk("cri-o://1.36.3", 300), 101, false}, {disk("containerd://2.1.0", 100), 100, true}, {disk("containerd://2.1.0", 101), 100, false}, {node(nil), 1 << 40, true}} {
+		if got := diskAllows(test.node, test.bytes, 0.6); got != test.want {
+			t.Errorf("%s with %v: %d bytes allowed %t", test.node.Status.NodeInfo.ContainerRuntimeVersion, test.node.Status.Images, test.bytes, got)
+		}
+	}
+}
+
+// TestByDigest: a tag that has moved is named by its digest, in the repository as the template names it.
+func TestByDigest(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("a", 64)
+	for image, want := range map[string]string{
+		"app": "app@" + digest, "app:1": "app@" + digest, "registry.example.com:5000/team/app:1": "registry.example.com:5000/team/app@" + digest,
+		"Not An Image": "", "": "",
+	} {
+		if got := byDigest(image, digest); got != want {
+			t.Errorf("%q: %q, want %q", image, got, want)
+		}
+	}
+	if got := byDigest("app:1", "sha256:short"); got != "" {
+		t.Errorf("a digest that is none gives %q", got)
+	}
+	pod := func(image string) *corev1.Pod {
+		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}}}
+	}
+	for _, test := range []struct {
+		image, fetched string
+		want           bool
+	}{
+		{"docker.io/library/app:1", "app:1", true}, {"app:2", "app:1", false}, {"app:1", "app@" + digest, true}, {"other:1", "app@" + digest, false},
+	} {
+		if got := uses(pod(test.image), []imageref.PodImage{{Name: test.fetched}}); got != test.want {
+			t.Errorf("a pod with %s uses %s: %t", test.image, test.fetched, got)
+		}
+	}
+}
+
+// TestNamesAreBounded: names of users' objects may be as long as names get.
+func TestNamesAreBounded(t *testing.T) {
+	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: strings.Repeat("n", 253), UID: "1"}}
+	images := &target{images: []imageref.PodImage{{Name: "app:1"}}}
+	first, again := newPod(object, images, "n1", 5, 0, podOptions{}), newPod(object, images, "n1", 7, 0, podOptions{})
+	other, retried := newPod(object, images, "n2", 5, 0, podOptions{}), newPod(object, images, "n1", 5, 1, podOptions{})
+	if len(first.Name) > 253 || first.Name != again.Name || first.Name == other.Name || first.Name == retried.Name {
+		t.Errorf("names %s, %s, %s, %s", first.Name, again.Name, other.Name, retried.Name)
+	}
+	for text, want := range map[string]int64{"5": 5, "-1": 0, "x": 0, "99999999999999999999": 0, "1099511627777": 0} {
+		first.Annotations[bytesAnnotation] = text
+		if got := bytesOf(first); got != want {
+			t.Errorf("annotation %s: %d bytes, want %d", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,602 @@
+package prefetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
+)
+
+const (
+	// NamespaceLabel with the value "disabled" turns prefetches of a namespace off.
+	NamespaceLabel = "layerlocality.io/prefetch"
+	disabled       = "disabled"
+
+	maxAttempts = 3
+	// firstPause is between attempts, four times as long each time.
+	firstPause = 15 * time.Second
+	// awaitManifest is how long an image is waited for whose layers a source may still get.
+	awaitManifest = 10 * time.Second
+	// linger is how long a pod stays at most after its node has pulled, until the node reports it.
+	linger = 2 * time.Minute
+	// unusedAfter is when bytes that no pod has used count as wasted.
+	unusedAfter = 24 * time.Hour
+
+	// How often an object is looked at again: while nodes pull or wait, and what waits for something else.
+	soon  = 3 * time.Second
+	later = 10 * time.Minute
+)
+
+// Reconciler works on ImagePrefetches, one at a time.
+type Reconciler struct {
+	client  client.Client
+	cluster *Cluster
+	events  events.EventRecorder
+	clock   clock.PassiveClock
+	budget  Budget
+	pods    podOptions
+	metrics *metrics
+
+	ledger *ledger
+	// begun are pods that the cache may not show yet.
+	begun map[types.NamespacedName]pull
+	// accounted are the pulls that the ledger has; judged those of which it is known whether they were of use.
+	accounted, judged map[pullKey]bool
+}
+
+// pullKey identifies a pull on a node.
+type pullKey struct {
+	object types.UID
+	node   string
+	began  int64
+}
+
+// Reconcile does what is due about one object.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	if !r.cluster.HasSynced() {
+		return ctrl.Result{RequeueAfter: time.Second}, nil
+	}
+	object := &v1alpha1.ImagePrefetch{}
+	if err := r.client.Get(ctx, request.NamespacedName, object); err != nil || object.DeletionTimestamp != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	before := object.Status.DeepCopy()
+	again, err := r.work(ctx, object)
+	if err == nil && again < 0 {
+		return ctrl.Result{}, client.IgnoreNotFound(r.client.Delete(ctx, object))
+	}
+	if !equality.Semantic.DeepEqual(before, &object.Status) {
+		err = errors.Join(err, client.IgnoreNotFound(r.client.Status().Update(ctx, object)))
+	}
+	if apierrors.IsConflict(err) { // the cache is behind
+		return ctrl.Result{RequeueAfter: time.Second}, nil
+	}
+	return ctrl.Result{RequeueAfter: again}, err
+}
+
+// work does what is due, changes the status, and returns when to look again: 0 for never, less for an object that is to be
+// deleted.
+func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (again time.Duration, err error) {
+	now, status := r.clock.Now(), &object.Status
+	pods, err := r.podsOf(ctx, object)
+	if err != nil {
+		return 0, err
+	}
+	if status.ObservedGeneration != object.Generation {
+		*status = v1alpha1.ImagePrefetchStatus{ObservedGeneration: object.Generation}
+	}
+	t, w, err := r.target(ctx, object)
+	var invalid invalidError
+	switch {
+	case errors.As(err, &invalid):
+		if _, err := r.finish(ctx, object, pods, v1alpha1.ReasonInvalid, invalid.Error()); err != nil {
+			return 0, err
+		}
+		return r.afterEnd(object, len(pods) > 0, now), nil
+	case err != nil:
+		return 0, err
+	}
+	active, err := r.observe(ctx, object, t, pods)
+	if err != nil {
+		return 0, err
+	}
+	if err := r.judge(object, t, now); err != nil {
+		return 0, err
+	}
+	if status.CompletionTime != nil {
+		return r.afterEnd(object, len(pods) > 0, now), nil
+	}
+	if now.Sub(object.CreationTimestamp.Time) >= time.Duration(cmp.Or(object.Spec.DeadlineSeconds, 3600))*time.Second {
+		return r.finish(ctx, object, pods, v1alpha1.ReasonDeadline, fmt.Sprintf("%d nodes are not ready", status.NodesWanted-status.NodesReady))
+	}
+	off, err := r.turnedOff(ctx, object.Namespace)
+	switch {
+	case err != nil:
+		return 0, err
+	case off:
+		return r.finish(ctx, object, pods, v1alpha1.ReasonTurnedOff, "the namespace has the label "+NamespaceLabel+"="+disabled)
+	case object.Spec.Workload != nil && w == nil:
+		r.wait(object, v1alpha1.ReasonNoWorkload, fmt.Sprintf("there is no %s %s", object.Spec.Workload.Kind, object.Spec.Workload.Name))
+		return later, nil
+	}
+	return r.advance(ctx, object, t, w, active, now)
+}
+
+// podsOf returns the pods of an object, and ends those of the spec before.
+func (r *Reconciler) podsOf(ctx context.Context, object *v1alpha1.ImagePrefetch) (own []*corev1.Pod, err error) {
+	var all corev1.PodList
+	if err := r.client.List(ctx, &all, client.InNamespace(object.Namespace), client.HasLabels{PodLabel}); err != nil {
+		return nil, err
+	}
+	for i := range all.Items {
+		pod := &all.Items[i]
+		switch {
+		case !metav1.IsControlledBy(pod, object):
+		case pod.Annotations[generationAnnotation] != strconv.FormatInt(object.Generation, 10):
+			if err := r.end(ctx, pod); err != nil {
+				return nil, err
+			}
+		default:
+			own = append(own, pod)
+		}
+	}
+	return own, nil
+}
+
+// observe takes over what became of the pods of an object, and ends those that are done. It returns the nodes that pull.
+func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target, pods []*corev1.Pod) (active map[string]bool, err error) {
+	active = map[string]bool{}
+	now := r.clock.Now()
+	for _, pod := range pods {
+		node, bytes := pod.Annotations[NodeAnnotation], bytesOf(pod)
+		delete(r.begun, client.ObjectKeyFromObject(pod))
+		entry := entryOf(object, node)
+		recorded := entry != nil && !entry.Time.Time.Before(pod.CreationTimestamp.Time)
+		is, reason, message := outcomeOf(pod, now)
+		r.account(object, node, bytes, pod.CreationTimestamp.Time)
+		switch {
+		case is == pulling && pod.DeletionTimestamp == nil:
+			active[node] = true
+			continue
+		case is == pulled:
+			if total := r.cluster.measure(t.images).total(node); total > 0 {
+				bytes = min(bytes, total) // more was assumed of an image of which nothing was known
+			}
+			if !recorded && r.record(object, v1alpha1.PrefetchedNode{Name: node, Bytes: bytes, Time: pod.CreationTimestamp}) {
+				object.Status.BytesMoved += bytes
+				r.metrics.ended(sourceOf(object), bytes)
+				r.event(object, corev1.EventTypeNormal, "Prefetched", fmt.Sprintf("node %s has pulled %d bytes", node, bytes))
+			}
+			if pod.DeletionTimestamp != nil || !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+r.pullTime(pod) {
+				continue
+			}
+		case is == failed && !recorded:
+			r.fail(object, node, reason, message, pod.CreationTimestamp)
+		}
+		if err := r.end(ctx, pod); err != nil {
+			return nil, err
+		}
+	}
+	return active, nil
+}
+
+// pullTime returns how long the pull of a pod took.
+func (r *Reconciler) pullTime(pod *corev1.Pod) time.Duration {
+	for i := range pod.Status.ContainerStatuses {
+		if running := pod.Status.ContainerStatuses[i].State.Running; running != nil {
+			return max(0, running.StartedAt.Sub(pod.CreationTimestamp.Time))
+		}
+	}
+	return 0
+}
+
+// end deletes a pod.
+func (r *Reconciler) end(ctx context.Context, pod *corev1.Pod) error {
+	delete(r.begun, client.ObjectKeyFromObject(pod))
+	if pod.DeletionTimestamp != nil {
+		return nil
+	}
+	return client.IgnoreNotFound(r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+}
+
+// entryOf returns what the status has of a node; nil if it has nothing.
+func entryOf(object *v1alpha1.ImagePrefetch, node string) *v1alpha1.PrefetchedNode {
+	nodes := object.Status.Nodes
+	if i := slices.IndexFunc(nodes, func(n v1alpha1.PrefetchedNode) bool { return n.Name == node }); i >= 0 {
+		return &nodes[i]
+	}
+	return nil
+}
+
+// record puts a node into the status; false if there are too many.
+func (r *Reconciler) record(object *v1alpha1.ImagePrefetch, n v1alpha1.PrefetchedNode) bool {
+	if entry := entryOf(object, n.Name); entry != nil {
+		*entry = n
+		return true
+	}
+	if len(object.Status.Nodes) >= v1alpha1.MaxPrefetchedNodes {
+		return false
+	}
+	object.Status.Nodes = append(object.Status.Nodes, n)
+	return true
+}
+
+// fail notes a failed attempt.
+func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message string, began metav1.Time) {
+	entry := v1alpha1.PrefetchedNode{Name: node, Attempts: 1, Reason: atMost(64, reason), Message: atMost(512, message), Time: began}
+	if last := entryOf(object, node); last != nil {
+		entry.Attempts += last.Attempts
+	}
+	r.record(object, entry)
+	r.metrics.failed(sourceOf(object))
+	if entry.Attempts == maxAttempts {
+		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", fmt.Sprintf("node %s: %s: %s", node, entry.Reason, entry.Message))
+	}
+}
+
+// atMost returns so many bytes of a text at most.
+func atMost(bytes int, text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= bytes {
+		return text
+	}
+	for bytes > 0 && !utf8.RuneStart(text[bytes]) {
+		bytes--
+	}
+	return text[:bytes]
+}
+
+// maxAccounted is from how many pulls on those of earlier hours are forgotten.
+const maxAccounted = 10_000
+
+// account adds a pull to the ledger, once.
+func (r *Reconciler) account(object *v1alpha1.ImagePrefetch, node string, bytes int64, began time.Time) {
+	key := pullKey{object.UID, node, began.Unix()}
+	if len(r.accounted) > maxAccounted {
+		maps.DeleteFunc(r.accounted, func(key pullKey, _ bool) bool { return r.clock.Since(time.Unix(key.began, 0)) >= time.Hour })
+	}
+	if r.clock.Since(began) < time.Hour && !r.accounted[key] {
+		r.accounted[key] = true
+		r.ledger.add(pull{node, object.Namespace, sourceOf(object), bytes, began})
+	}
+}
+
+// judge finds out which nodes' bytes pods have used, and which were wasted.
+func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, now time.Time) error {
+	var pods []*corev1.Pod
+	object.Status.BytesSaved = 0
+	source := sourceOf(object)
+	for i := range object.Status.Nodes {
+		n := &object.Status.Nodes[i]
+		if n.Bytes == 0 {
+			continue
+		}
+		r.account(object, n.Name, n.Bytes, n.Time.Time)
+		if !n.Used && now.Sub(n.Time.Time) < unusedAfter {
+			if pods == nil {
+				var err error
+				if pods, err = r.cluster.podsOf(object.Namespace, everything); err != nil {
+					return err
+				}
+			}
+			n.Used = slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+				return pod.Spec.NodeName == n.Name && pod.Labels[PodLabel] == "" && !pod.CreationTimestamp.Before(&n.Time) && uses(pod, t.images)
+			})
+		}
+		key := pullKey{object.UID, n.Name, n.Time.Unix()}
+		wasted := !n.Used && (now.Sub(n.Time.Time) >= unusedAfter || r.expired(object, now))
+		if (n.Used || wasted) && !r.judged[key] {
+			r.judged[key] = true
+			if n.Used {
+				r.ledger.judge(account{object.Namespace, source}, n.Bytes, 0)
+			} else {
+				r.ledger.judge(account{object.Namespace, source}, 0, n.Bytes)
+			}
+			r.metrics.judged(source, n.Used, n.Bytes)
+		}
+		if n.Used {
+			object.Status.BytesSaved += n.Bytes
+		}
+	}
+	return nil
+}
+
+// expired reports whether an object that has ended is to be deleted.
+func (r *Reconciler) expired(object *v1alpha1.ImagePrefetch, now time.Time) bool {
+	ended, ttl := object.Status.CompletionTime, object.Spec.TTLSecondsAfterFinished
+	return ended != nil && ttl != nil && now.Sub(ended.Time) >= time.Duration(*ttl)*time.Second
+}
+
+// afterEnd returns when to look again at an object that has ended.
+func (r *Reconciler) afterEnd(object *v1alpha1.ImagePrefetch, hasPods bool, now time.Time) time.Duration {
+	unjudged := slices.ContainsFunc(object.Status.Nodes, func(n v1alpha1.PrefetchedNode) bool {
+		return n.Bytes > 0 && !n.Used && now.Sub(n.Time.Time) < unusedAfter
+	})
+	switch {
+	case r.expired(object, now):
+		return -1
+	case hasPods:
+		return soon
+	case unjudged:
+		return later
+	case object.Spec.TTLSecondsAfterFinished != nil:
+		return time.Duration(*object.Spec.TTLSecondsAfterFinished)*time.Second - now.Sub(object.Status.CompletionTime.Time) + time.Second
+	}
+	return 0
+}
+
+// finish ends an object and the pods that pull for it.
+func (r *Reconciler) finish(ctx context.Context, object *v1alpha1.ImagePrefetch, pods []*corev1.Pod, reason, message string) (time.Duration, error) {
+	for _, pod := range pods {
+		if is, _, _ := outcomeOf(pod, r.clock.Now()); is != pulled {
+			if err := r.end(ctx, pod); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if object.Status.CompletionTime == nil {
+		now := metav1.NewTime(r.clock.Now())
+		object.Status.CompletionTime = &now
+		r.condition(object, metav1.ConditionTrue, reason, message)
+		if reason != v1alpha1.ReasonComplete {
+			r.event(object, corev1.EventTypeWarning, "PrefetchEnded", reason+": "+message)
+		}
+	}
+	return soon, nil
+}
+
+func (r *Reconciler) wait(object *v1alpha1.ImagePrefetch, reason, message string) {
+	r.condition(object, metav1.ConditionFalse, reason, message)
+}
+
+func (r *Reconciler) condition(object *v1alpha1.ImagePrefetch, is metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&object.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionComplete, Status: is, Reason: reason, Message: atMost(1024, message), ObservedGeneration: object.Generation,
+	})
+}
+
+// turnedOff reports whether a namespace wants no prefetches.
+func (r *Reconciler) turnedOff(ctx context.Context, namespace string) (bool, error) {
+	var ns metav1.PartialObjectMetadata
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := r.client.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
+		return false, fmt.Errorf("reading namespace %s: %w", namespace, err)
+	}
+	return ns.Labels[NamespaceLabel] == disabled || ns.DeletionTimestamp != nil, nil
+}
+
+// event is about the workload that an automatic object is for, or else about the object.
+func (r *Reconciler) event(object *v1alpha1.ImagePrefetch, kind, reason, note string) {
+	about := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ImagePrefetch", Namespace: object.Namespace, Name: object.Name, UID: object.UID}
+	for _, owner := range object.OwnerReferences {
+		if ref := object.Spec.Workload; ref != nil && owner.Kind == ref.Kind && owner.Name == ref.Name {
+			about = &corev1.ObjectReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Namespace: object.Namespace, Name: owner.Name, UID: owner.UID}
+		}
+	}
+	r.events.Eventf(about, object, kind, reason, "Prefetch", "%s", atMost(1000, note))
+}
+
+// chosen is a node that gets the images.
+type chosen struct {
+	name string
+	has  onNode
+	// begun: it pulls for this object, or did.
+	begun bool
+}
+
+// choose returns the nodes that an object is about: those of the candidates that suit, up to MaxNodes, those that have begun first, and then
+// those that lack least.
+func (r *Reconciler) choose(object *v1alpha1.ImagePrefetch, t *target, w *workload, k *known, active map[string]bool) ([]chosen, error) {
+	names, err := r.candidates(object, w)
+	if err != nil {
+		return nil, err
+	}
+	var all []chosen
+	for _, name := range names {
+		node, err := r.cluster.nodes.Get(name)
+		has, ok := k.on(name)
+		begun := active[name] || entryOf(object, name) != nil
+		if err != nil || !ok || !begun && !suits(node, t.tolerations) {
+			continue
+		}
+		all = append(all, chosen{name, has, begun})
+	}
+	slices.SortFunc(all, func(a, b chosen) int {
+		switch {
+		case a.begun && !b.begun:
+			return -1
+		case b.begun && !a.begun:
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.has.missing, b.has.missing), strings.Compare(a.name, b.name))
+	})
+	most := len(all)
+	if object.Spec.MaxNodes != nil {
+		if most, err = intstr.GetScaledValueFromIntOrPercent(object.Spec.MaxNodes, len(all), true); err != nil {
+			return nil, invalidError{fmt.Errorf("maxNodes: %w", err)}
+		}
+	}
+	return all[:max(0, min(most, len(all), v1alpha1.MaxPrefetchedNodes))], nil
+}
+
+// advance has further nodes begin, as far as budgets allow.
+func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target, w *workload, active map[string]bool, now time.Time) (time.Duration, error) {
+	k := r.cluster.measure(t.images)
+	nodes, err := r.choose(object, t, w, k, active)
+	var invalid invalidError
+	if errors.As(err, &invalid) {
+		return r.finish(ctx, object, nil, v1alpha1.ReasonInvalid, err.Error())
+	}
+	if err != nil {
+		return 0, err
+	}
+	pulls, err := r.active(ctx, now)
+	if err != nil {
+		return 0, err
+	}
+	var ready, given int32
+	waiting := ""
+	for _, n := range nodes {
+		entry := entryOf(object, n.name)
+		switch {
+		case active[n.name]:
+		case entry != nil && entry.Reason == "" || n.has.has():
+			ready++
+		case entry != nil && entry.Attempts >= maxAttempts:
+			given++
+		case entry != nil && now.Sub(entry.Time.Time) < firstPause<<(2*(entry.Attempts-1)):
+			waiting = cmp.Or(waiting, fmt.Sprintf("%s is tried again: %s: %s", n.name, entry.Reason, entry.Message))
+		case n.has.missing == 0:
+			waiting = cmp.Or(waiting, n.name+" pulls the layers for other pods")
+		case object.Spec.Paused:
+		case k.awaited && now.Sub(object.CreationTimestamp.Time) < awaitManifest:
+			waiting = cmp.Or(waiting, "the layers of an image are not known yet")
+		default:
+			refused, err := r.begin(ctx, object, t, n, &pulls, now)
+			if err != nil {
+				return 0, err
+			}
+			if refused != "" {
+				waiting = cmp.Or(waiting, n.name+": "+refused)
+			}
+			if e := entryOf(object, n.name); e != nil && e.Attempts >= maxAttempts {
+				given++
+			}
+		}
+	}
+	status := &object.Status
+	status.NodesWanted, status.NodesReady, status.NodesFailed = int32(len(nodes)), ready, given //nolint:gosec // at most MaxPrefetchedNodes
+	switch left := status.NodesWanted - ready - given; {
+	case len(nodes) == 0 && len(t.images) > 0:
+		r.wait(object, v1alpha1.ReasonNoWorkload, "no node suits, or none runs the workload")
+		return later, nil
+	case left == 0 && given > 0:
+		return r.finish(ctx, object, nil, v1alpha1.ReasonFailed, fmt.Sprintf("%d of %d nodes failed", given, status.NodesWanted))
+	case left == 0:
+		return r.finish(ctx, object, nil, v1alpha1.ReasonComplete, "")
+	case object.Spec.Paused:
+		r.wait(object, v1alpha1.ReasonPaused, "")
+	case waiting != "":
+		r.wait(object, v1alpha1.ReasonWaiting, waiting)
+	default:
+		r.wait(object, v1alpha1.ReasonPulling, "")
+	}
+	return soon, nil
+}
+
+// active returns all pulls that go on.
+func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, err error) {
+	var all corev1.PodList
+	if err := r.client.List(ctx, &all, client.HasLabels{PodLabel}); err != nil {
+		return nil, err
+	}
+	for i := range all.Items {
+		pod := &all.Items[i]
+		delete(r.begun, client.ObjectKeyFromObject(pod))
+		if is, _, _ := outcomeOf(pod, now); is == pulling {
+			pulls = append(pulls, pull{pod.Annotations[NodeAnnotation], pod.Namespace, pod.Labels[PodLabel], bytesOf(pod), pod.CreationTimestamp.Time})
+		}
+	}
+	for key, p := range r.begun {
+		if now.Sub(p.began) > firstPause { // it was deleted before the cache had it
+			delete(r.begun, key)
+			continue
+		}
+		pulls = append(pulls, p)
+	}
+	r.metrics.active.Set(float64(len(pulls)))
+	return pulls, nil
+}
+
+// begin has a node pull if budgets, its link and its disk allow that; refused is why they do not.
+func (r *Reconciler) begin(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target, n chosen, pulls *[]pull, now time.Time) (refused string, err error) {
+	node, err := r.cluster.nodes.Get(n.name)
+	if err != nil {
+		return "", client.IgnoreNotFound(err)
+	}
+	next := pull{n.name, object.Namespace, sourceOf(object), n.has.missing, now}
+	never := func(reason, message string) {
+		entry := v1alpha1.PrefetchedNode{Name: n.name, Attempts: maxAttempts, Reason: reason, Message: atMost(512, message), Time: metav1.NewTime(now)}
+		r.record(object, entry)
+		r.metrics.failed(next.source)
+		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", n.name+": "+message)
+	}
+	if why := volumesServed(node); why != "" {
+		never("NoImageVolumes", why)
+		return "", nil
+	}
+	if !suits(node, t.tolerations) {
+		return "the node is not ready for pods", nil
+	}
+	others := n.has.pending
+	for _, p := range *pulls {
+		if p.node == n.name {
+			others -= p.bytes
+		}
+	}
+	if others > r.budget.PendingBytes {
+		return fmt.Sprintf("it pulls %d bytes for other pods", others), nil
+	}
+	if !diskAllows(node, n.has.missing, r.budget.DiskShare) {
+		return "images would take too much of its storage", nil
+	}
+	if no := r.budget.allows(r.ledger, *pulls, next); no != nil && no.never {
+		never("OverBudget", no.reason)
+		return "", nil
+	} else if no != nil {
+		return no.reason, nil
+	}
+	var attempt int32
+	if entry := entryOf(object, n.name); entry != nil {
+		attempt = entry.Attempts
+	}
+	pod := newPod(object, t, n.name, n.has.missing, attempt, r.pods)
+	key := client.ObjectKeyFromObject(pod)
+	if _, known := r.begun[key]; known {
+		return "", nil
+	}
+	err = r.client.Create(ctx, pod)
+	switch {
+	case apierrors.IsAlreadyExists(err): // the cache is behind
+		return "", nil
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
+		r.fail(object, n.name, string(apierrors.ReasonForError(err)), err.Error(), metav1.NewTime(now))
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("creating a pod for node %s: %w", n.name, err)
+	}
+	r.begun[key] = next
+	*pulls = append(*pulls, next)
+	r.account(object, n.name, n.has.missing, pod.CreationTimestamp.Time)
+	log.FromContext(ctx).Info("A node pulls ahead", "node", n.name, "bytes", n.has.missing, "images", names(t.images))
+	return "", nil
+}
+
+func names(images []imageref.PodImage) (all []string) {
+	for _, image := range images {
+		all = append(all, image.Name)
+	}
+	return all
+}
