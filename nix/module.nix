@@ -4,6 +4,7 @@
 {
   config,
   lib,
+  pkgs,
   ...
 }:
 let
@@ -12,8 +13,19 @@ let
     NodeStatusImageLayers = true;
   };
 
-  ours = lib.removePrefix "v" (import ./pins.nix).kubernetesVersion;
+  pins = import ./pins.nix;
+  ours = lib.removePrefix "v" pins.kubernetesVersion;
   minor = lib.versions.majorMinor ours;
+
+  # What nixpkgs has, in place of which the overlay puts ours.
+  theirs = {
+    Kubernetes = kubernetes.package.patchedFrom or ours;
+  }
+  // lib.optionalAttrs kubernetes.kubelet.enable { CRI-O = pkgs.cri-o-unwrapped.patchedFrom; };
+  patched = {
+    Kubernetes = lib.removePrefix "v" pins.KUBERNETES_VERSION;
+    CRI-O = lib.removePrefix "v" pins.CRIO_VERSION;
+  };
 in
 {
   options.services.layer-locality.enable = lib.mkEnableOption "" // {
@@ -29,7 +41,7 @@ in
     nixpkgs.overlays = [ (import ./overlay.nix) ];
 
     # Otherwise the machine is built, and its services do not start.
-    assertions = lib.mkIf (kubernetes.kubelet.enable || kubernetes.apiserver.enable) [
+    assertions = lib.mkIf (kubernetes.kubelet.enable || kubernetes.apiserver.enable) ([
       {
         assertion = lib.getVersion kubernetes.package == ours;
         message = ''
@@ -37,15 +49,23 @@ in
           knows, but services.kubernetes.package is ${lib.getVersion kubernetes.package}: remove that option.
         '';
       }
-      {
-        assertion = lib.versions.majorMinor (kubernetes.package.patchedFrom or ours) == minor;
-        message = ''
-          services.layer-locality needs a nixpkgs with Kubernetes ${minor}, whose kubeadm and
-          kube-proxy run beside its own programs, but this one has ${kubernetes.package.patchedFrom}:
-          choose a revision of nixpkgs with ${minor} (nix eval nixpkgs/REVISION#kubernetes.version).
-        '';
-      }
-    ];
+    ]
+    ++ lib.mapAttrsToList (name: version: {
+      assertion = lib.versions.majorMinor version == minor;
+      message = ''
+        services.layer-locality needs a nixpkgs with ${name} ${minor}, whose other programs run beside its
+        own, but this one has ${version}: choose a revision of nixpkgs with ${minor}
+        (nix eval nixpkgs/REVISION#kubernetes.version, and #cri-o-unwrapped.version).
+      '';
+    }) theirs);
+
+    warnings = lib.concatLists (
+      lib.mapAttrsToList (
+        name: version:
+        lib.optional (lib.versionOlder patched.${name} version)
+          "services.layer-locality replaces ${name} ${version} of nixpkgs by the older ${patched.${name}}, without what was fixed since"
+      ) theirs
+    );
 
     virtualisation.cri-o = {
       enable = lib.mkIf kubernetes.kubelet.enable true;

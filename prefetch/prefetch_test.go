@@ -132,7 +132,7 @@ func TestNodes(t *testing.T) {
 	node := func(change func(*corev1.Node)) *corev1.Node {
 		n := &corev1.Node{Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-			NodeInfo:   corev1.NodeSystemInfo{KubeletVersion: "v1.36.4", ContainerRuntimeVersion: "cri-o://1.36.3", OperatingSystem: "linux"},
+			NodeInfo:   corev1.NodeSystemInfo{KubeletVersion: "v1.36.5", ContainerRuntimeVersion: "cri-o://1.36.3", OperatingSystem: "linux"},
 		}}
 		if change != nil {
 			change(n)
@@ -160,8 +160,8 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	for version, served := range map[[2]string]bool{
-		{"v1.36.4", "cri-o://1.36.3"}: true, {"v1.35.0+k3s1", "containerd://2.1.0"}: true, {"v1.36.4", "other://0.1"}: true, {"", ""}: true,
-		{"v1.34.9", "cri-o://1.36.3"}: false, {"v1.36.4", "containerd://1.7.30"}: false, {"v1.36.4", "cri-o://1.30.0"}: false, {"v1.36.4", "containerd://2.0.9-rc1"}: false,
+		{"v1.36.5", "cri-o://1.36.3"}: true, {"v1.35.0+k3s1", "containerd://2.1.0"}: true, {"v1.36.5", "other://0.1"}: true, {"", ""}: true,
+		{"v1.34.9", "cri-o://1.36.3"}: false, {"v1.36.5", "containerd://1.7.30"}: false, {"v1.36.5", "cri-o://1.30.0"}: false, {"v1.36.5", "containerd://2.0.9-rc1"}: false,
 	} {
 		why := volumesServed(node(func(n *corev1.Node) {
 			n.Status.NodeInfo.KubeletVersion, n.Status.NodeInfo.ContainerRuntimeVersion = version[0], version[1]

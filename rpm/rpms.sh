@@ -3,8 +3,8 @@
 #
 #   rpms.sh [--arch x86_64|aarch64] [--sign KEYID] [--output FOLDER] [PACKAGE...]
 #
-# PACKAGE: cri-o, kubelet, openshift-kubelet, kube-scheduler-layerlocality; without one,
-# all. The repository holds the packages of this call.
+# PACKAGE: cri-o, kubelet, openshift-kubelet; without one, all. The repository holds the
+# packages of this call.
 # --arch: for that architecture; the machine's own is the default.
 # --sign (or RPM_SIGN_KEY): signs packages and metadata with that key of gpg's keyring
 # (GNUPGHOME) and puts its public half into the repository.
@@ -22,7 +22,7 @@ unset GOWORK GOAMD64 GOARM64 GOEXPERIMENT CGO_CFLAGS CGO_LDFLAGS CGO_CPPFLAGS
 RPM=$ROOT/rpm
 OUT=$ROOT/_out/rpms
 WORK=$BUILD/rpm
-ALL=(cri-o kubelet openshift-kubelet kube-scheduler-layerlocality)
+ALL=(cri-o kubelet openshift-kubelet)
 
 component_of() { if [ "$1" = cri-o ]; then echo cri-o; else echo kubernetes; fi; }
 spec_of() { echo "${1#openshift-}"; }
@@ -30,15 +30,16 @@ spec_of() { echo "${1#openshift-}"; }
 # Patches of `--with okd`; every source package of the kubelet has them.
 okd_patches() { [ "$(spec_of "$1")" != kubelet ] || find "$RPM/kubelet/okd" -name '*.patch' | sort; }
 
-# scheduler_configuration: prints that of the static pod, with the kubeconfig where the
-# service manager puts it.
-scheduler_configuration() {
-  local unit=kube-scheduler-layerlocality config
-  config=$(sed -e "1s;.*;# Of $unit.service.;" \
-    -e "s;^  kubeconfig: .*;  kubeconfig: /run/credentials/$unit.service/scheduler.conf;" \
-    "$ROOT/deploy/scheduler/static-pod/config.yaml")
-  grep -q "kubeconfig: /run/credentials" <<<"$config" || die "deploy/scheduler/static-pod/config.yaml names no kubeconfig"
-  echo "$config"
+# bundled PACKAGE: prints what it provides for each module that is linked in, with the version of
+# vendor/modules.txt. RPM's versions have no "-": "~", as Fedora's own packages have it. Modules of
+# upstream's own repository have no version.
+bundled() {
+  local tree program=kubelet tags='' cgo=0
+  [ "$1" != cri-o ] || program=crio tags=$CRIO_TAGS cgo=1
+  tree=$("$ROOT/scripts/tree.sh" vendored "$(component_of "$1")")
+  (cd "$tree" && CGO_ENABLED=$cgo GOFLAGS=-mod=vendor go list -deps -tags "$tags" \
+    -f '{{with .Module}}{{with or .Replace .}}{{.Path}} {{.Version}}{{end}}{{end}}' "./cmd/$program") | sort -u |
+    awk 'NF == 2 { gsub("-", "~", $2); print "Provides:       bundled(golang(" $1 ")) = " substr($2, 2) }'
 }
 
 # epoch PACKAGE: prints the date of its own inputs. rpm uses noon of the changelog's day
@@ -49,7 +50,6 @@ epoch() {
     component=$(component_of "$1")
     overlay=$(overlay_of "$component")
     paths=(versions.env "patches/$component" "${overlay% *}" "rpm/$(spec_of "$1")" "rpm/$(spec_of "$1").spec" rpm/macros)
-    [ "$1" != kube-scheduler-layerlocality ] || paths+=("${SCHEDULER_PRODUCT[@]}")
     date=$(git -C "$ROOT" log -1 --format=%ct -- "${paths[@]}" 2>/dev/null | grep .) ||
       die "$ROOT is no git clone that knows when it was changed: set SOURCE_DATE_EPOCH"
   fi
@@ -72,6 +72,7 @@ render() {
     case $line in
     @PINS@)
       echo "%global layerlocality_revision $LAYERLOCALITY_REVISION"
+      echo "%global minor $(pinned_version "$component" | sed 's/^v\([0-9]*\.[0-9]*\)\..*/\1/')"
       echo "%global go_minimum $(sed -n 's/^go //p' "$(module_dir "$(upstream_module "$component")" "$(pinned_version "$component")")/go.mod")"
       case $component in
       cri-o)
@@ -82,12 +83,12 @@ render() {
       kubernetes)
         echo "%global kubernetes_version $kubernetes"
         echo "%global version_ldflags${ldflags}"
-        echo "%global scheduler_tags $SCHEDULER_TAGS"
         ;;
       esac
       ;;
     @OKD@) if [ "$name" = openshift-kubelet ]; then echo "%bcond_without okd"; else echo "%bcond_with okd"; fi ;;
     @MACROS@) cat "$RPM/macros" ;;
+    @BUNDLED@) bundled "$name" ;;
     @PATCHES@) for file in "${patches[@]}" "${okd[@]}"; do printf 'Patch%-10s %s\n' "$((++i)):" "${file##*/}"; done ;;
     @APPLY@)
       echo "# git apply skips every file where another work tree is around this one."
@@ -142,7 +143,7 @@ upstream_archive() {
 # stage PACKAGE FOLDER: puts its spec into FOLDER/SPECS and all sources except upstream's
 # into FOLDER/SOURCES: everything in this repository that influences the result.
 stage() {
-  local name=$1 folder=$2 component own file
+  local name=$1 folder=$2 component own
   component=$(component_of "$name")
   own=$folder/SOURCES/layer-locality-$LAYERLOCALITY_REVISION
   mkdir -p "$folder/SPECS" "$own"
@@ -161,13 +162,6 @@ stage() {
   [ "$name" != cri-o ] || install -D -m 0644 -t "$own/docs" "$ROOT/docs/lgpl.md"
   mkdir -p "$own/$(overlay_of "$component" | cut -d ' ' -f 1)"
   copy_overlay_source "$component" "$own"
-  if [ "$name" = kube-scheduler-layerlocality ]; then
-    scheduler_configuration >"$folder/SOURCES/config.yaml"
-    scheduler_product_files | while read -r file; do
-      install -D -m 0644 "$ROOT/$file" "$own/$file"
-    done
-    scheduler_module >"$own/go.mod"
-  fi
 }
 
 # copy_overlay_source COMPONENT FOLDER: copies the overlay, at its place in this

@@ -55,6 +55,7 @@ rpm       rpmsign           rpm                  rpm-sign
 rpm       rpmlint           rpmlint              rpmlint
 rpm       createrepo_c      createrepo-c         createrepo_c
 rpm       dnf               dnf                  dnf
+rpm       debootstrap       debootstrap          debootstrap
 rpm       zstd              zstd                 zstd
 rpm       gpg               gnupg                gnupg2
 rpm       readelf           binutils             binutils
@@ -63,7 +64,6 @@ okd       podman            podman               podman
 okd       runc              runc                 runc
 okd       debootstrap       debootstrap          debootstrap
 okd       ostree            ostree               ostree
-okd       python-jsonschema python3-jsonschema   python3-jsonschema
 kind      dockerd           docker.io            moby-engine
 kind      podman            podman               podman
 kind      netavark          netavark             netavark
@@ -71,7 +71,6 @@ kind      aardvark-dns      aardvark-dns         aardvark-dns
 kind      runc              runc                 runc
 kind      debootstrap       debootstrap          debootstrap
 kind-image debootstrap      debootstrap          debootstrap
-okd       python-yaml       python3-yaml         python3-pyyaml
 vm        qemu-system-x86_64 qemu-system-x86     qemu-system-x86-core
 vm        debootstrap       debootstrap          debootstrap
 vm        mkfs.ext4         e2fsprogs            e2fsprogs
@@ -128,7 +127,6 @@ present() {
   protobuf.proto) any /usr/include/google/protobuf/descriptor.proto ;;
   chromium) browser ;;
   netavark | aardvark-dns) any "/usr/lib/podman/$1" "/usr/libexec/podman/$1" ;;
-  python-*) /usr/bin/python3 -c "import ${1#python-}" 2>/dev/null ;;
   /*) any "$1" ;;
   ca-certificates) any /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ;;
   *) command -v "$1" >/dev/null ;;

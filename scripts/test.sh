@@ -42,7 +42,7 @@ stock               c 30 LAB cmd extender imagemanifest internal/controlplane in
 generated           p 22 kubelet patches/kubernetes scripts/generate.sh
 rpm                 a 19 PRODUCT docs/install-rpm.md rpm lab/test/rpm lab/test/engine
 kind                a 19 PRODUCT lab/demos kind lab/test/demos lab/test/engine lab/test/kind
-okd                 a 12 PRODUCT okd-machine-os rpm lab/test/engine lab/test/okd
+okd                 a 12 PRODUCT internal/controlplane okd-machine-os rpm lab/test/engine lab/test/okd
 nix                 a 8 PRODUCT flake.lock flake.nix nix lab/test/nix
 release             a 60 .
 arch                a 30 PRODUCT lab/test/arch

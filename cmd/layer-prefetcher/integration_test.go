@@ -189,7 +189,7 @@ func (w *world) node(name string, images ...string) {
 	node.Spec.Taints = nil // an admission plugin taints new ones
 	must(w.T, w.api.Update(w.Context(), node))
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
-	node.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.36.4", ContainerRuntimeVersion: "cri-o://1.36.3", OperatingSystem: "linux", Architecture: "amd64"}
+	node.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.36.5", ContainerRuntimeVersion: "cri-o://1.36.3", OperatingSystem: "linux", Architecture: "amd64"}
 	must(w.T, w.api.Status().Update(w.Context(), node))
 	for _, image := range images {
 		w.report(name, image)

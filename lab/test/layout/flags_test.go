@@ -21,7 +21,7 @@ var otherFlags = map[string]string{
 	"emulated-version":        "kube-scheduler",
 	"feature-gates":           "kube-apiserver",
 	"force":                   "oc",
-	"insecure":                "okd-machine-os/verify-mirror.sh",
+	"insecure":                "oc",
 	"node-labels":             "kubelet",
 	"os":                      "okd-machine-os/release.sh",
 	"output":                  "rpm/rpms.sh",

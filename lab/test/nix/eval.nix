@@ -18,9 +18,11 @@ let
     {
       enable,
       kubelet,
-      package ? patched pins.KUBERNETES_VERSION,
+      pkgs ? nixpkgsWith { },
+      package ? pkgs.kubernetes,
     }:
     import (nix + "/module.nix") {
+      inherit pkgs;
       config.services = {
         layer-locality.enable = enable;
         kubernetes = {
@@ -35,25 +37,34 @@ let
         mkIf = condition: content: if condition then content else { };
         mkDefault = content: content;
         getVersion = package: package.version;
-        inherit (shim.lib) removePrefix;
+        inherit (builtins) concatLists;
+        inherit (shim.lib) mapAttrsToList optionalAttrs removePrefix;
+        optional = condition: element: if condition then [ element ] else [ ];
+        versionOlder = a: b: builtins.compareVersions a b < 0;
         versions.majorMinor = version: "${shim.lib.versions.major version}.${shim.lib.versions.minor version}";
       };
     };
-  # patched VERSION: pkgs.kubernetes where that of nixpkgs has this version.
-  patched =
-    version:
-    (import nixpkgs {
+  # nixpkgsWith VERSIONS: a nixpkgs that has them, with the overlay.
+  nixpkgsWith =
+    {
+      kubernetes ? shim.lib.removePrefix "v" pins.KUBERNETES_VERSION,
+      cri-o ? shim.lib.removePrefix "v" pins.CRIO_VERSION,
+    }:
+    import nixpkgs {
       inherit system;
       overlays = [
-        (_: prev: { kubernetes = prev.kubernetes // { version = shim.lib.removePrefix "v" version; }; })
+        (_: prev: {
+          kubernetes = prev.kubernetes // { version = kubernetes; };
+          cri-o-unwrapped = prev.cri-o-unwrapped // { version = cri-o; };
+        })
         (import (nix + "/overlay.nix"))
       ];
-    }).kubernetes;
-  # refused PACKAGE: the messages of the assertions that do not hold for it.
+    };
+  # refused OPTIONS: the messages of the assertions that do not hold for a node with these.
   refused =
-    package:
+    options:
     map (a: a.message) (
-      builtins.filter (a: !a.assertion) (module { enable = true; kubelet = true; inherit package; }).config.assertions
+      builtins.filter (a: !a.assertion) (module ({ enable = true; kubelet = true; } // options)).config.assertions
     );
   # one PATTERN MESSAGES: whether there is exactly one message, and it is like this.
   one =
@@ -84,12 +95,26 @@ in
     && node.config.virtualisation.cri-o.settings.crio.network.plugin_dirs == [ "/opt/cni/bin" ]
     && (module { enable = true; kubelet = false; }).config.virtualisation.cri-o.enable == { };
   moduleAccepts =
-    refused (patched pins.KUBERNETES_VERSION) == [ ]
-    && (module { enable = true; kubelet = false; package = patched "v1.2.3"; }).config.assertions == { };
-  moduleRefusesOtherNixpkgs = one ".* Kubernetes 1\\.[0-9]+, .* this one has 1\\.2\\.3: .*" (refused (patched "v1.2.3"));
-  moduleRefusesOtherPackage = one ".* services\\.kubernetes\\.package is 0: remove that option.*" (
-    refused (import nixpkgs { inherit system; }).kubernetes
+    refused { } == [ ]
+    && node.config.warnings == [ ]
+    && (module { enable = true; kubelet = false; pkgs = nixpkgsWith { kubernetes = "1.2.3"; }; }).config.assertions == { };
+  moduleRefusesOtherNixpkgs = one ".* Kubernetes 1\\.[0-9]+, .* this one has 1\\.2\\.3: .*" (
+    refused { pkgs = nixpkgsWith { kubernetes = "1.2.3"; }; }
   );
+  moduleRefusesOtherCRIO = one ".* CRI-O 1\\.[0-9]+, .* this one has 1\\.2\\.3: .*" (
+    refused { pkgs = nixpkgsWith { cri-o = "1.2.3"; }; }
+  );
+  moduleRefusesOtherPackage = one ".* services\\.kubernetes\\.package is 0: remove that option.*" (
+    refused { package = (import nixpkgs { inherit system; }).kubernetes; }
+  );
+  # A patch release that is newer than the pin.
+  moduleWarnsOfDowngrade =
+    let
+      newer = "${shim.lib.removePrefix "v" pins.CRIO_VERSION}0";
+      pkgs = nixpkgsWith { cri-o = newer; };
+    in
+    refused { inherit pkgs; } == [ ]
+    && one ".* CRI-O ${newer} of nixpkgs by the older .*" (module { enable = true; kubelet = true; inherit pkgs; }).config.warnings;
   moduleOverlay =
     let
       inherit (import nixpkgs { inherit system; inherit (node.config.nixpkgs) overlays; }) cri-o-unwrapped;

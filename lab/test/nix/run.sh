@@ -200,7 +200,7 @@ check "the homepage of packages is this repository" says "$(repository_url)" fla
 check "the overlay keeps manual pages and the pause image" says true evaluated overlayKeeps
 check "the shell of contributors starts" holds "in shell" in_shell
 for name in moduleOption moduleOff moduleGates moduleRuntime moduleOverlay \
-  moduleAccepts moduleRefusesOtherNixpkgs moduleRefusesOtherPackage; do
+  moduleAccepts moduleRefusesOtherNixpkgs moduleRefusesOtherCRIO moduleRefusesOtherPackage moduleWarnsOfDowngrade; do
   check "the NixOS module: $name" says true evaluated "$name"
 done
 

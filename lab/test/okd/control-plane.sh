@@ -1,6 +1,8 @@
 # Tests OKD's control plane, releases and the apiserver's gate; sourced by run.sh after
-# mirror.sh.
+# cluster.sh.
 # shellcheck shell=bash disable=SC2154
+
+raw_digest() { echo "sha256:$(skopeo inspect --tls-verify=false --raw "docker://$1" | sha256sum | cut -d' ' -f1)"; }
 
 # The stand-in for openshift/kubernetes: upstream's tree, the file with its version, and
 # the flag that plain Kubernetes does not have.
@@ -121,8 +123,17 @@ check "control plane: its label names the base by digest" \
   [ "$(podman image inspect --format '{{index .Labels "io.layerlocality.base"}}' "$hyperkube_image")" = "$registry/base/hyperkube@$base_digest" ]
 
 # Releases.
+
+# release_info KUBERNETES: prints what `oc adm release info -o json` prints of one.
+release_info() {
+  jq -n --arg image "$registry/upstream/content@$digest" --arg kubernetes "$1" '{
+    metadata: {kind: "cincinnati-metadata-v0", version: "5.0.0-okd-scos.ec.8"}, displayVersions: {kubernetes: {Version: $kubernetes}},
+    references: {kind: "ImageStream", spec: {tags: ["hyperkube", "stream-coreos", "cli"] | map({name: ., from: {kind: "DockerImage", name: $image}})}}}'
+}
+from=$registry/upstream/release@sha256:$(printf 'd%.0s' {1..64})
 old=$registry/upstream/release@$digest
-release_info "$FAKE/releases/${old##*/}" 1.35.5
+release_info 1.36.3 >"$FAKE/releases/${from##*/}"
+release_info 1.35.5 >"$FAKE/releases/${old##*/}"
 release() { okd-machine-os/release.sh --hyperkube "$hyperkube_image" --to "$registry/own/release:5.0" "$@"; }
 refuses "release: of another minor" 'is Kubernetes 1\.35\.5, ours is' release --from "$old"
 refuses "release: by tag" 'a tag can move' release --from "$registry/upstream/release:5.0"
@@ -134,55 +145,73 @@ check "release: made, with the operating system too" release --from "$from" --os
 check "release: prints what the installer takes, by digest" grep -q "^export OPENSHIFT_INSTALL_RELEASE_IMAGE_OVERRIDE=$registry/own/release@sha256:e\{64\}$" "$WORK/log"
 # shellcheck disable=SC2016 # jq's variables
 check "release: has our images, and the others as they were" \
-  jq -e --arg hyperkube "$hyperkube_image" --arg os "$os_image" --slurpfile old "$work/release.json" \
-  '[.references.spec.tags[].from.name] == [$hyperkube, $os, $old[0].references.spec.tags[2].from.name]' "$FAKE/releases/release:5.0"
+  jq -e --arg hyperkube "$hyperkube_image" --arg os "$os_image" --arg old "$registry/upstream/content@$digest" \
+  '[.references.spec.tags[].from.name] == [$hyperkube, $os, $old]' "$FAKE/releases/release:5.0"
 export FAKE_FORGETFUL=1
 refuses "release: that has not become ours" 'has another image hyperkube' release --from "$from" --run
 unset FAKE_FORGETFUL
 
-# The gate.
+echo '{"auths": {}}' >"$work/auth.json"
+export FAKE_LOGIN=$work/auth.json
+check "release: oc gets the logins" release --from "$from" --authfile "$FAKE_LOGIN"
+refuses "release: without them, oc cannot read it" 'oc cannot read the release' release --from "$from"
+unset FAKE_LOGIN
+
+# The gate, in the object of the apiserver's operator.
 gate() { okd-machine-os/gate.sh "$@"; }
-cat >"$FAKE/operator.json" <<END
-{"spec": {"managementState": "Managed", "observedConfig": {"apiServerArguments": {"feature-gates": ["Known=true", "Other=false"], "v": ["2"]}},
-  "unsupportedConfigOverrides": null}}
+# operator [ARGS...]: asks jq about it.
+operator() { kubectl get kubeapiserver cluster -o json | jq "$@"; }
+# operator_is FILTER: replaces it.
+operator_is() { operator "$1" | kubectl replace -f -; }
+revision() { operator -r .metadata.resourceVersion; }
+# shellcheck disable=SC2016 # jq's variable
+overridden() { operator -e "$@" '.spec.unsupportedConfigOverrides == $want'; }
+check "gate: an operator's object" kubectl create -f - <<END
+{"apiVersion": "operator.openshift.io/v1", "kind": "KubeAPIServer", "metadata": {"name": "cluster"}, "spec": {"managementState": "Managed",
+  "observedConfig": {"apiServerArguments": {"feature-gates": ["Known=true", "Other=false"], "v": ["2"]}}}}
 END
-echo v1.36.3 >"$FAKE/server"
-refuses "gate: an apiserver that is not ours" 'the apiserver is v1\.36\.3, not ours' gate on
-check "gate: nothing was changed" jq -e '.spec.unsupportedConfigOverrides == null' "$FAKE/operator.json"
-echo "$KUBERNETES_VERSION+layerlocality.1" >"$FAKE/server"
+stock_gate() {
+  kubectl get crd kubeapiservers.operator.openshift.io -o json | jq 'del(.status, .metadata.managedFields, .metadata.resourceVersion, .metadata.uid)' >"$work/crd.json"
+  operator 'del(.metadata.resourceVersion, .metadata.uid)' >"$work/operator.json"
+  export KUBECONFIG=$work/stock
+  kubectl create -f "$work/crd.json" && kubectl wait --for=condition=Established --timeout=60s crd --all && kubectl create -f "$work/operator.json"
+  gate on
+}
+start_cluster "$work/stock" -stock
+refuses "gate: an apiserver that is not ours" "the apiserver is $KUBERNETES_VERSION, not ours" stock_gate
 check "gate: on" gate on
-check "gate: with all that the release has" jq -e '.spec.unsupportedConfigOverrides == {apiServerArguments: {"feature-gates": ["Known=true", "Other=false", "NodeStatusImageLayers=true"]}}' "$FAKE/operator.json"
+check "gate: with all that the release has" overridden --argjson want '{"apiServerArguments": {"feature-gates": ["Known=true", "Other=false", "NodeStatusImageLayers=true"]}}'
 check "gate: status says on" prints '^on$' gate status
-cp "$FAKE/operator.json" "$work/operator.json"
+before=$(revision)
 check "gate: on again changes nothing" gate on
-check "gate: the same" cmp "$work/operator.json" "$FAKE/operator.json"
-jq '.spec.observedConfig.apiServerArguments["feature-gates"] += ["New=true"]' "$work/operator.json" >"$FAKE/operator.json"
+check "gate: the same" [ "$(revision)" = "$before" ]
+operator_is '.spec.observedConfig.apiServerArguments["feature-gates"] += ["New=true"]' >/dev/null
 refuses "gate: status after an update of OKD with other gates" 'other gates than the release' gate status
 check "gate: on takes them" gate on
 check "gate: status says on" prints '^on$' gate status
 check "gate: off" gate off
-check "gate: nothing is left of it" jq -e '.spec | has("unsupportedConfigOverrides") | not' "$FAKE/operator.json"
+check "gate: nothing is left of it" operator -e '(.spec | has("unsupportedConfigOverrides") | not) and .metadata.annotations // {} == {}'
 check "gate: status says off" prints '^off$' gate status
-jq '.spec.unsupportedConfigOverrides = {servicesSubnet: "x", apiServerArguments: {"feature-gates": ["NodeStatusImageLayers=true"], "other": ["y"]}}' "$work/operator.json" >"$FAKE/operator.json"
+operator_is '.spec.unsupportedConfigOverrides = {servicesSubnet: "x", apiServerArguments: {"feature-gates": ["NodeStatusImageLayers=true"], "other": ["y"]}}' >/dev/null
 check "gate: off leaves what else is overridden" gate off
-check "gate: it is there" jq -e '.spec.unsupportedConfigOverrides == {servicesSubnet: "x", apiServerArguments: {other: ["y"]}}' "$FAKE/operator.json"
+check "gate: it is there" overridden --argjson want '{"servicesSubnet": "x", "apiServerArguments": {"other": ["y"]}}'
 
 # Gates that were set by hand.
-overrides() { jq --argjson gates "$1" '.spec.unsupportedConfigOverrides = {apiServerArguments: {"feature-gates": $gates}}' "$work/operator.json" | jq 'del(.metadata)' >"$FAKE/operator.json"; }
-gates_are() { jq -e --argjson gates "$1" '.spec.unsupportedConfigOverrides.apiServerArguments["feature-gates"] == $gates' "$FAKE/operator.json"; }
-overrides '["Hand=true", "Known=false"]'
-cp "$FAKE/operator.json" "$work/by-hand.json"
+# shellcheck disable=SC2016 # jq's variable
+gates_are() { operator -e --argjson gates "$1" '.spec.unsupportedConfigOverrides.apiServerArguments["feature-gates"] == $gates'; }
+operator_is '.spec.unsupportedConfigOverrides = {apiServerArguments: {"feature-gates": ["Hand=true", "Known=false"]}}
+  | .spec.observedConfig.apiServerArguments["feature-gates"] = ["Known=true", "Other=false"]' >/dev/null
+before=$(revision)
 check "gate: off when it is not on" gate off
-check "gate: touches nothing" cmp "$work/by-hand.json" "$FAKE/operator.json"
+check "gate: touches nothing" [ "$(revision)" = "$before" ]
 check "gate: on, over gates set by hand" gate on
 check "gate: keeps them, before the release's of that name" gates_are '["Other=false", "Hand=true", "Known=false", "NodeStatusImageLayers=true"]'
 check "gate: status says on" prints '^on$' gate status
-jq '.spec.unsupportedConfigOverrides.apiServerArguments["feature-gates"] += ["Later=true"] | .spec.observedConfig.apiServerArguments["feature-gates"] = ["New=true"]' \
-  "$FAKE/operator.json" >"$work/later.json"
-cp "$work/later.json" "$FAKE/operator.json"
+operator_is '.spec.unsupportedConfigOverrides.apiServerArguments["feature-gates"] += ["Later=true"]
+  | .spec.observedConfig.apiServerArguments["feature-gates"] = ["New=true"]' >/dev/null
 check "gate: on after an update, and one more set by hand" gate on
 check "gate: has the release's new ones and those set by hand" gates_are '["New=true", "Hand=true", "Known=false", "Later=true", "NodeStatusImageLayers=true"]'
 check "gate: off again" gate off
 check "gate: leaves those set by hand" gates_are '["Hand=true", "Known=false", "Later=true"]'
-check "gate: and no annotation" jq -e '.metadata.annotations // {} == {}' "$FAKE/operator.json"
+check "gate: and no annotation" operator -e '.metadata.annotations // {} == {}'
 refuses "gate: neither on nor off" 'usage: gate.sh' gate maybe

@@ -2,7 +2,6 @@
 # shellcheck shell=bash disable=SC2154
 
 manifests() { okd-machine-os/manifests.sh --out "$work/manifests" "$@"; }
-validate() { /usr/bin/python3 lab/test/okd/validate.py "$@"; }
 digest=sha256:$(printf 'a%.0s' {1..64})
 
 for wrong in \
@@ -21,15 +20,23 @@ for wrong in \
 done
 
 check "manifests: workers, and a pool of its own" manifests --image "$os_image" --pool worker --pool canary --gate off
-check "manifests: as the schemas have them" validate "$work"/manifests/*.yaml
+check "manifests: a cluster takes them" kubectl apply -f "$work/manifests"
+check "manifests: and again" says unchanged kubectl apply -f "$work/manifests"
 check "manifests: five objects" [ "$(find "$work/manifests" -name '*.yaml' | wc -l)" = 5 ]
 check "manifests: the image that was pushed, by digest" grep -q "osImageURL: $os_image\$" "$work/manifests/30-worker-os.yaml"
 # The Machine Config Operator merges by name, and a custom pool has what workers
 # have.
 names() { sed -n "s/^  name: \(.*-layer-locality-$1\)$/\1/p" "$work"/manifests/*.yaml | sort; }
 check "manifests: what a pool of its own says comes last" [ "$(names os | tail -n 1) $(names gate | tail -n 1)" = "99-canary-layer-locality-os 99-canary-layer-locality-gate" ]
-sed 's/osImageURL/osImageUrl/' "$work/manifests/30-worker-os.yaml" >"$work/wrong.yaml"
-refuses "schemas: a misspelt field" osImageUrl validate "$work/wrong.yaml"
+# refused WHAT MESSAGE FILE SED: whether the cluster refuses the object with this edit.
+refused() {
+  sed "$4" "$3" >"$work/wrong.yaml"
+  ! cmp -s "$3" "$work/wrong.yaml" || die "the edit '$4' changes nothing in $3"
+  refuses "manifests: the cluster refuses $1" "$2" kubectl apply --dry-run=server -f "$work/wrong.yaml"
+}
+refused "a misspelt field" 'unknown field .*osImageUrl' "$work/manifests/30-worker-os.yaml" 's/osImageURL/osImageUrl/'
+refused "an osImageURL of another type" 'osImageURL: Invalid value' "$work/manifests/30-worker-os.yaml" 's/osImageURL: .*/osImageURL: [a]/'
+check "manifests: and they can be deleted" kubectl delete -f "$work/manifests"
 
 # The kubelet itself reads the drop-in, says so, and ends: it has no lock file.
 gate_is() {
@@ -48,11 +55,13 @@ check "manifests: the kubelet takes the drop-in that turns it off" gate_is off f
 rm -rf "$work/manifests"
 check "manifests: layering on the cluster" \
   manifests --on-cluster "$rpms_image" --push-to registry.example.com/own/os:canary --push-secret push --pool canary
-check "manifests: MachineOSConfig as the schema has it" validate "$work"/manifests/*.yaml
+check "manifests: a cluster takes them" kubectl apply -f "$work/manifests"
+refused "a MachineOSConfig without push secret" 'renderedImagePushSecret: Required value' "$work/manifests/30-canary-os.yaml" '/renderedImagePushSecret:/,/name:/d'
+refused "one that pushes nowhere" 'renderedImagePushSpec' "$work/manifests/30-canary-os.yaml" 's,renderedImagePushSpec: .*,renderedImagePushSpec: "",'
 # As the cluster builds it: the cluster calls its own configured image
 # `configs`.
-/usr/bin/python3 -c 'import sys, yaml; print(yaml.safe_load(open(sys.argv[1]))["spec"]["containerFile"][0]["content"])' \
-  "$work/manifests/30-canary-os.yaml" >"$work/Containerfile.cluster"
+kubectl get machineosconfig canary -o jsonpath='{.spec.containerFile[0].content}' >"$work/Containerfile.cluster"
+check "manifests: and they can be deleted" kubectl delete -f "$work/manifests"
 on_cluster() {
   podman tag "localhost/base/$1" localhost/configs:latest
   podman build --file "$work/Containerfile.cluster" --tag localhost/own/cluster "$work/engine/bin"

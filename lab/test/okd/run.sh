@@ -16,12 +16,14 @@ work=$WORK
 . "$ROOT/lab/test/registry.sh"
 clean_up() {
   stop_registry
+  stop_clusters
   private_engine_gone "$work/engine"
 }
 
 say "binaries, packages, stand-in base images"
-scripts/build.sh tools registry
+scripts/build.sh tools registry etcd
 scripts/build.sh patched kube-apiserver kube-controller-manager kubelet
+scripts/build.sh stock kube-apiserver kubectl
 rpm/rpms.sh --output "$work/rpms" cri-o kubelet openshift-kubelet
 base=$(lab/test/okd/base.sh)
 private_engine "$work/engine"
@@ -52,12 +54,20 @@ variant var okd:5.0 "mkdir -p /var/lib/left && echo x >/var/lib/left/over"
 variant other fcos:5.0 "sed -i s/^ID=.*/ID=debian/ /usr/lib/os-release"
 MINOR=${KUBERNETES_VERSION#v}
 MINOR=${MINOR%.*}
-for part in image manifests mirror control-plane; do
+. "$ROOT/lab/test/okd/cluster.sh"
+for part in image manifests control-plane; do
   say "$part"
   # shellcheck source=/dev/null
   . "$ROOT/lab/test/okd/$part.sh"
 done
 
+# newest MODULE VERSION: its newest version of that minor version on the module proxy.
+newest() { (cd / && go list -m -versions "$1") | tr ' ' '\n' | grep "^${2%.*}\.[0-9]*$" | tail -n 1; }
+for pin in "k8s.io/kubernetes $KUBERNETES_VERSION" "github.com/cri-o/cri-o $CRIO_VERSION"; do
+  latest=$(newest "${pin% *}" "${pin#* }")
+  [ "$latest" = "${pin#* }" ] ||
+    skipped "releases of OKD with ${pin% *} after ${pin#* }" "$latest is out: install.sh refuses bases with it until versions.env has it"
+done
 skipped "real rpm-ostree and ostree container commit" "they need Fedora's or CentOS' packages; base/ stands in for them"
 skipped "SELinux labels" "no policy and no SELinux in the kernel here"
 skipped "booting the image, MachineConfig on a cluster, oc, the installer" "no OKD here; docs/install-okd.md says what to look at"

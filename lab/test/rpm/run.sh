@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Tests the RPMs: builds them (rpm/rpms.sh), checks their contents, installs,
-# upgrades, downgrades and removes them with dnf in separate root folders, and with
-# FULL=1 rebuilds the source packages. The machine's package database is not touched.
+# Tests the RPMs: builds them (rpm/rpms.sh), checks their contents, follows docs/install-rpm.md
+# on nodes with dnf 4 and dnf 5 (nodes.sh), installs, upgrades and removes them in other root
+# folders, and with FULL=1 rebuilds the source packages. The machine's package database is not
+# touched.
 #
 #   run.sh
 #
@@ -11,13 +12,13 @@
 HERE=$ROOT/lab/test/rpm
 
 [ "$(id -u)" = 0 ] || die "dnf --installroot changes its root directory: run as root"
-for tool in rpmbuild rpmsign rpmlint createrepo_c dnf zstd gpg busybox readelf systemd-analyze; do
+for tool in rpmbuild rpmsign rpmlint createrepo_c debootstrap dnf zstd gpg busybox readelf systemd-analyze; do
   command -v "$tool" >/dev/null || die "$tool is missing: run scripts/install-deps.sh rpm"
 done
 . "$ROOT/lab/test/checks.sh"
 . "$HERE/fedora.sh"
 T=$WORK
-REPO=$T/repo
+. "$HERE/nodes.sh"
 clean_up() { gpgconf --homedir "$T/gnupg" --kill all 2>/dev/null; }
 
 # same EXPECTED-FILE: checks that standard input equals the file.
@@ -60,9 +61,10 @@ chmod 0700 "$T/gnupg"
 export GNUPGHOME=$T/gnupg
 echo "%_dbpath $T/db" >"$T/home/.rpmmacros" # below --root, too
 
-# root NAME: makes an empty root for dnf.
+# root NAME: makes a root for dnf, with a shell for scriptlets.
 root() {
-  mkdir -p "$T/roots/$1"
+  mkdir -p "$T/roots/$1"/{bin,dev}
+  cp "$(type -P busybox)" "$T/roots/$1/bin/sh"
   echo "$T/roots/$1"
 }
 # use REPOSITORY...: sets the repositories that dnf knows, as name or
@@ -110,17 +112,30 @@ crio=${CRIO_VERSION#v}
 kubernetes=${KUBERNETES_VERSION#v}
 release=100.layers$LAYERLOCALITY_REVISION
 arch=$(uname -m)
-PACKAGES=(cri-o kubelet openshift-kubelet kube-scheduler-layerlocality)
+PACKAGES=(cri-o kubelet openshift-kubelet)
 version_of() { if [ "$1" = cri-o ]; then echo "$crio"; else echo "$kubernetes"; fi; }
 file_of() { echo "$REPO/$arch/$1-$(version_of "$1")-$release.$arch.rpm"; }
 source_of() { echo "$REPO/SRPMS/$1-$(version_of "$1")-$release.src.rpm"; }
 
 #--- Building.
 
-gpg --batch --quiet --passphrase '' --quick-generate-key 'Layer Locality test <test@example.com>' rsa2048 sign 1d
+# The page's commands, in a folder that looks like a clone. What they would ask is answered.
+mkdir -p "$T/clone/rpm"
+printf '#!/bin/sh\nexec %s --output %s "$@"\n' "$ROOT/rpm/rpms.sh" "$T/clone/_out/rpms" >"$T/clone/rpm/rpms.sh"
+chmod +x "$T/clone/rpm/rpms.sh"
+printf '%s\n' batch 'pinentry-mode loopback' "passphrase ''" >"$GNUPGHOME/gpg.conf"
+# Fedora's list is compared with the specs below.
+# shellcheck disable=SC2016 # a variable of that shell
+in_clone() { env -C "$T/clone" HOME="$T/home" GOENV="$(go env GOENV)" GOPATH="$(go env GOPATH)" GOCACHE="$(go env GOCACHE)" LAYERLOCALITY_CACHE="$CACHE" bash -ec '
+  apt-get() { command apt-get -y --no-upgrade --no-download "$@"; }
+  dnf() { :; }
+  eval "$1"' - "$1"; }
 gpg --batch --quiet --passphrase '' --quick-generate-key 'Somebody else <else@example.com>' rsa2048 sign 1d
-check "rpms.sh builds all packages and signs them" \
-  "$ROOT/rpm/rpms.sh" --sign test@example.com --output "$REPO"
+check "the page: nothing is missing to build" follow '^# apt-get install rpm' in_clone
+check "the page: rpms.sh builds all packages" follow '^\$ rpm/rpms.sh$' in_clone
+check "the page: and signs them" follow 'quick-generate-key' in_clone
+ln -s clone/_out/rpms "$T/repo"
+REPO=$T/repo
 for name in "${PACKAGES[@]}"; do
   check "$name: package and source package are there" test -s "$(file_of "$name")" -a -s "$(source_of "$name")"
 done
@@ -156,6 +171,19 @@ for name in "${PACKAGES[@]}"; do
     grep -v '^rpmlib(' | sed "s/ *\$//; s/$(version_of "$name")-$release\$/@VERSION@-@RELEASE@/" | sort -u >"$T/$name.requires"
   check "$name: requires" same "$HERE/$name.requires" <"$T/$name.requires"
 done
+# bundled NAME BINARY: checks that the package says of each module that is linked in that it is bundled, in its version.
+bundled() {
+  rpm2archive - <"$(file_of "$1")" 2>/dev/null | tar -xz -C "$T/tmp" "./usr/bin/$2"
+  # A line "=>" is what replaces the module of the line before.
+  go version -m "$T/tmp/usr/bin/$2" | awk '$1 == "dep" || $1 == "=>" { if ($1 == "dep") print last; last = $2 " " $3 } END { print last }' |
+    awk '$2 ~ /^v/ && $1 !~ /^\./ { gsub("-", "~", $2); print "bundled(golang(" $1 ")) = " substr($2, 2) }' | sort >"$T/modules"
+  rm -r "$T/tmp/usr"
+  test -s "$T/modules"
+  rpmq -qp --provides "$(file_of "$1")" 2>/dev/null | grep '^bundled' | sort | diff "$T/modules" -
+}
+check "cri-o provides bundled(golang(MODULE)) for what is linked in" bundled cri-o crio
+check "kubelet too" bundled kubelet kubelet
+check "openshift-kubelet too" bundled openshift-kubelet kubelet
 check "cri-o recommends crictl" grep -qx cri-tools <(rpmq -qp --recommends "$(file_of cri-o)" 2>/dev/null)
 check "openshift-kubelet has no scriptlets" test -z "$(rpmq -qp --scripts "$(file_of openshift-kubelet)" 2>/dev/null)"
 lint() { env HOME="$T/home" rpmlint --strict -c "$ROOT/rpm/rpmlint.toml" "$1"; }
@@ -177,8 +205,8 @@ build_requires() {
 }
 crio_spec=$(spec cri-o)
 fedora() {
-  build_requires "$crio_spec" --define 'fedora 43' >"$T/fedora"
-  each glibc-static "$T/fedora" && each libseccomp-static "$T/fedora"
+  build_requires "$crio_spec" --define 'fedora 43' >"$T/build-requires"
+  each glibc-static "$T/build-requires" && each libseccomp-static "$T/build-requires"
 }
 licensed() { HOME=$T/home rpmspec -q --qf '%{LICENSE}\n' --define "_sourcedir $T/spec/cri-o" "$@" "$crio_spec"; }
 dynamic() {
@@ -203,7 +231,7 @@ check "install-deps.sh rpm names everything that the specs ask for on Fedora but
 # With another date, so that the package is in no cache.
 asks_the_system() {
   local packages
-  mapfile -t packages < <(grep -vx zstd "$T/fedora")
+  mapfile -t packages < <(grep -vx zstd "$T/build-requires")
   fedora_home "$T/fedora-home" "${packages[@]}"
   fails 'zstd is needed by' env HOME="$T/fedora-home" GOENV="$(go env GOENV)" GOPATH="$(go env GOPATH)" GOCACHE="$(go env GOCACHE)" \
     LAYERLOCALITY_CACHE="$CACHE" SOURCE_DATE_EPOCH=1577836800 "$ROOT/rpm/rpms.sh" --output "$T/nowhere" cri-o
@@ -213,7 +241,7 @@ check "on Fedora rpms.sh looks for what the specs ask for among the system's pac
 guide() { # git has git-core
   sed -n 's/^# dnf install \(rpm-build .*[^ ]\) *# Fedora$/\1/p' "$ROOT/docs/install-rpm.md" | tr -s ' ' '\n' | sed 's/^git$/git-core/' | sort >"$T/guide"
   test -s "$T/guide"
-  test -z "$(comm -23 "$T/fedora" "$T/guide" | tee /dev/stderr)"
+  test -z "$(comm -23 "$T/build-requires" "$T/guide" | tee /dev/stderr)"
 }
 check "the guide has everything that the specs ask for on Fedora installed" guide
 mkdir "$T/traced"
@@ -225,7 +253,7 @@ all_needed() { # one command a line: in a condition, the shell would continue af
 check "cri-o: Fedora's package of each such file is known" all_needed
 named_by_install_deps >"$T/install-deps"
 check "cri-o: install-deps.sh names these packages on Fedora" names "$T/install-deps" "$T/needed"
-check "cri-o: so does the spec" names "$T/fedora" "$T/needed"
+check "cri-o: so does the spec" names "$T/build-requires" "$T/needed"
 cut -d' ' -f1 "$T/needed" | sort | uniq -c | sed 's/^ */    /'
 check "cri-o: on Debian the spec asks for no package" test -z "$(build_requires "$crio_spec")"
 check "cri-o: tags and linker flags are those of versions.env" \
@@ -248,24 +276,26 @@ check "kubelet: the same spec is openshift-kubelet with --with okd" \
 check "openshift-kubelet: its source package builds that without an option" \
   test "$(kubelet_names "$(spec openshift-kubelet)")" = openshift-kubelet
 
-#--- A repository of a distribution.
+#--- Repositories of others.
 
-stubs() {
-  local name=$1 spec=$2
+stubs() { # NAME FROM [DEFINE...]
+  local name=$1 from=$2
   shift 2
-  HOME=$T/home rpmbuild -bb --define "_topdir $T/stubs" --define "_dbpath $T/stubs/db" --define "_tmppath $T/tmp" --define "_rpmdir $T/$name" "$@" "$spec" &&
-    createrepo_c -q "$T/$name"
+  HOME=$T/home rpmbuild -bb --define "_topdir $T/stubs" --define "_dbpath $T/stubs/db" --define "_tmppath $T/tmp" \
+    --define "_rpmdir $T/$name" --define "from $from" "$@" "$HERE/stubs.spec"
+  createrepo_c -q "$T/$name"
 }
-check "repository of stand-ins for a distribution" stubs base "$HERE/stubs.spec"
-later=(--define "crio_version $crio" --define "kubernetes_version $kubernetes")
-check "repository with later releases of our packages" stubs later "$HERE/later.spec" "${later[@]}" --define "later_release 101"
-check "repository with the releases of Kubernetes' own packages" stubs upstream "$HERE/later.spec" "${later[@]}" --define "later_release 150500.1.1"
+for name in base fedora okd; do check "stand-ins: repository $name" stubs "$name" "$name"; done
+same_versions=(--define "crio_version $crio" --define "kubernetes_version $kubernetes")
+k8s() { stubs k8s k8s --define "stub_release 150500.1.1" && stubs k8s k8s "${same_versions[@]}" --define "stub_release 150500.1.1"; }
+check "stand-ins: repository of pkgs.k8s.io, with an earlier version and that of ours in a higher release" k8s
+check "stand-ins: later releases of our packages" stubs later k8s "${same_versions[@]}" --define "stub_release 101"
 
 #--- Fresh installation.
 
 use base repo
 R=$(root fresh)
-ours=(cri-o kubelet kube-scheduler-layerlocality)
+ours=(cri-o kubelet)
 check "fresh: dnf installs ${ours[*]}" dnf_in "$R" install "${ours[@]}"
 for name in "${ours[@]}"; do
   check "fresh: $name is ours" test "$(installed "$R" "$name")" = "$name-$(version_of "$name")-$release"
@@ -276,7 +306,6 @@ for name in "${ours[@]}"; do
 done
 check "fresh: nothing is restarted" hasnt mark-restart "$R/calls"
 check "fresh: users of crio are made" has '^systemd-sysusers /usr/lib/sysusers.d/crio.conf' "$R/calls"
-check "fresh: the user of the scheduler is made" has '^systemd-sysusers /usr/lib/sysusers.d/kube-scheduler-layerlocality.conf' "$R/calls"
 check "fresh: /var/lib/kubelet is made" has '^systemd-tmpfiles --create /usr/lib/tmpfiles.d/kubelet.conf' "$R/calls"
 no_network() { test ! -e "$R/etc/cni/net.d" || test -z "$(ls -A "$R/etc/cni/net.d")"; }
 check "fresh: no CNI network is active" no_network
@@ -292,9 +321,7 @@ check "crio says $crio" says "^crio version $crio\$" chroot "$R" /usr/bin/crio -
 check "crio has seccomp, linked in" says 'Linkmode: *static' chroot "$R" /usr/bin/crio version
 check "pinns runs" fails 'Path for pinning namespaces not specified' chroot "$R" /usr/bin/pinns
 check "kubelet says $ours_version" says "^Kubernetes $ours_version\$" chroot "$R" /usr/bin/kubelet --version
-check "the scheduler says $ours_version" says "^Kubernetes $ours_version\$" \
-  chroot "$R" /usr/bin/kube-scheduler-layerlocality --version
-for binary in crio pinns kubelet kube-scheduler-layerlocality; do
+for binary in crio pinns kubelet; do
   check "$binary is static" static "$R/usr/bin/$binary"
 done
 # license PACKAGE BINARY NAME: checks that the tag is what the texts of everything in the
@@ -310,8 +337,6 @@ license() {
 mkdir "$T/linked"
 check "cri-o: its license tag is that of what is linked in" license cri-o crio crio
 check "kubelet: its license tag, too" license kubelet kubelet kubelet
-check "kube-scheduler-layerlocality: its license tag, too" \
-  license kube-scheduler-layerlocality kube-scheduler-layerlocality kube-scheduler
 check "openshift-kubelet: its license tag is the kubelet's" \
   diff <(rpmq -qp --qf '%{LICENSE}' "$(file_of openshift-kubelet)") <(rpmq -qp --qf '%{LICENSE}' "$(file_of kubelet)")
 check "crio reports layers: the overlay is in it" grep -q CRIO_IMAGE_LAYERS "$R/usr/bin/crio"
@@ -351,90 +376,151 @@ check "kubelet: an unknown gate is refused" fails 'unrecognized feature gate: Op
 check "kubelet: a label that names the role is refused" fails 'unknown .*labels' \
   kubelet_reads "$R" /etc/kubernetes/kubelet.conf.d '' --node-labels=node-role.kubernetes.io/worker
 
-check "the scheduler reads its configuration" fails '/run/credentials/kube-scheduler-layerlocality.service/scheduler.conf: no such file' \
-  chroot "$R" /usr/bin/kube-scheduler-layerlocality --config=/etc/kubernetes/kube-scheduler-layerlocality/config.yaml
-check "the scheduler's configuration is the static pod's, but for the kubeconfig" \
-  diff <(sed '1d; /kubeconfig: /d' "$ROOT/deploy/scheduler/static-pod/config.yaml") \
-  <(sed '1d; /kubeconfig: /d' "$R/etc/kubernetes/kube-scheduler-layerlocality/config.yaml")
-
 # Units, with what they need from the system.
 for unit in {basic,multi-user,network-online,shutdown,sysinit}.target system.slice; do
   printf '[Unit]\nDescription=%s\n' "$unit" >"$R/usr/lib/systemd/system/$unit"
 done
 install -m 0755 /dev/null "$R/usr/bin/kill"
-for unit in crio kubelet kube-scheduler-layerlocality; do
+for unit in crio crio-wipe kubelet; do
   check "systemd-analyze verify $unit.service says nothing" quietly systemd-analyze --root="$R" --man=no verify "$unit.service"
 done
-score() { systemd-analyze security --root="$R" --offline=true --threshold=15 kube-scheduler-layerlocality.service >"$T/score"; }
-check "the scheduler's unit is hardened: exposure of at most 1.5 of 10" score
-sed -n 's/^.*\(Overall exposure.*\)/    \1/p' "$T/score"
 skipped "how systemd merges kubelet.service with kubeadm's drop-in" "no systemd runs here"
 
-#--- Upgrade from a distribution's packages, and ways back.
+#--- Upgrade from packages of others, and ways back: docs/install-rpm.md, step by step.
 
-use base
-R=$(root upgrade)
-check "upgrade: a distribution's cri-o, kubelet and kubeadm" dnf_in "$R" install cri-o kubelet kubeadm
-check "upgrade: they are stock" each stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
-before=$(installed "$R" cri-o kubelet)
-echo '# mine' >>"$R/etc/crio/crio.conf"
-echo 'KUBELET_EXTRA_ARGS=--v=3' >"$R/etc/sysconfig/kubelet"
-use base repo
-check "upgrade: dnf upgrades them to ours" dnf_in "$R" upgrade
-for name in cri-o kubelet; do
-  check "upgrade: $name is ours" test "$(installed "$R" "$name")" = "$name-$(version_of "$name")-$release"
-done
-check "upgrade: an edited crio.conf stays" has '^# mine$' "$R/etc/crio/crio.conf"
-check "upgrade: ours lies beside it" has 'crio config' "$R/etc/crio/crio.conf.rpmnew"
-check "upgrade: an edited sysconfig stays" has '--v=3' "$R/etc/sysconfig/kubelet"
-check "upgrade: a file nobody edited is ours" has 'unix:///run/crio/crio.sock' "$R/etc/crictl.yaml"
-last() { find "$R/usr/lib/systemd/system/kubelet.service.d" -name '*.conf' -printf '%f\n' | sort | tail -n 1; }
-check "upgrade: our drop-in comes after kubeadm's" test "$(last)" = 20-image-layers.conf
-variables() { # both set the same variable, and ours keeps what kubeadm's says
-  local theirs ours
-  theirs=$(sed -n 's/^Environment="KUBELET_CONFIG_ARGS=\(.*\)"$/\1/p' "$R/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf")
-  ours=$(sed -n 's/^Environment="KUBELET_CONFIG_ARGS=\(.*\)"$/\1/p' "$R/usr/lib/systemd/system/kubelet.service.d/20-image-layers.conf")
-  test -n "$theirs" && test "$ours" = "$theirs --config-dir=/etc/kubernetes/kubelet.conf.d"
+# rpm_on NODE ARGS...
+rpm_on() { in_node "$1" rpm "${@:2}"; }
+# following NODE PATTERN: follows this block there. Where a repository has exclude=, dnf gets the option that
+# the page names for its version.
+following() {
+  local options=''
+  [ ! -e "$T/nodes/$1/options" ] || options=$(cat "$T/nodes/$1/options")
+  follow "$2" in_node "$1" bash -o pipefail -ec "dnf() { command dnf $options \"\$@\"; }
+eval \"\$1\"" -
 }
-check "upgrade: our drop-in adds the folder to kubeadm's arguments" variables
-echo '# mine' >>"$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf"
-# plugins_stay PLUGIN: what the replaced packages required, and ours only recommend, is
-# not removed as unused.
-plugins_stay() { dnf_in "$R" autoremove && test -x "$R$1"; }
-check "upgrade: dnf autoremove keeps the CNI plugins that their kubelet required" plugins_stay /opt/cni/bin/bridge
-# A later version is there, too.
-use base repo later
-# shellcheck disable=SC2086 # two packages
-check "downgrade: dnf goes back to what was installed before" dnf_in "$R" --disablerepo=repo install $before
-check "downgrade: they are those of before" test "$(installed "$R" cri-o kubelet)" = "$before"
-check "downgrade: they are stock" each stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
-check "downgrade: an edited crio.conf stays" has '^# mine$' "$R/etc/crio/crio.conf"
-check "downgrade: the stock kubelet is given no gate" test ! -e "$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf"
-check "downgrade: nor the folder" test ! -e "$R/usr/lib/systemd/system/kubelet.service.d/20-image-layers.conf"
-check "downgrade: what was edited of ours is kept aside" has '^# mine$' "$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf.rpmsave"
-check "downgrade: nothing of ours is left in crio.conf.d" test -z "$(ls -A "$R/etc/crio/crio.conf.d" 2>/dev/null)"
-
-# Fedora's own packages have other names.
-use base
-R=$(root fedora)
-check "Fedora's own: cri-o1.36, kubernetes1.36 and its kubeadm" dnf_in "$R" install cri-o1.36 kubernetes1.36 kubernetes1.36-kubeadm
-rm "$R/calls"
-use base repo
-check "Fedora's own: dnf replaces them" dnf_in "$R" --best --allowerasing install cri-o kubelet kubeadm
-check "Fedora's own: it is ours" test "$(installed "$R" cri-o kubelet)" = "cri-o-$crio-$release
+are_ours() {
+  test "$(rpm_on "$1" -q --qf '%{NAME}-%{VERSION}-%{RELEASE}\n' cri-o kubelet)" = "cri-o-$crio-$release
 kubelet-$kubernetes-$release"
-check "Fedora's own: they are gone" fails 'not installed' rpm_in "$R" -q cri-o1.36
-check "Fedora's own: dnf autoremove keeps the CNI plugins" plugins_stay /usr/libexec/cni/bridge
-# This is why the guide enables the services again.
-disabled_last() { grep "system-units $1.service" "$R/calls" | tail -n 1 | grep remove-system-units; }
-for unit in crio kubelet; do
-  check "Fedora's own: its scriptlet disables $unit.service after ours has enabled it" disabled_last "$unit"
+}
+# from_repository NODE FILE... NAME: checks that the files are of that repository.
+from_repository() {
+  local file
+  for file in "${@:2:$#-2}"; do
+    in_node "$1" grep -qx "# ${*: -1}" "$file" || { echo "$file is not of ${*: -1}" && return 1; }
+  done
+}
+# expected_losses NAME COMMAND...: checks what of $T/files/NAME, which the former cri-o had, is no longer there for
+# COMMAND: cri-o.lost has the path and the reason.
+expected_losses() {
+  # shellcheck disable=SC2016 # variables of that shell
+  "${@:2}" sh -c 'while read -r file; do [ -e "$file" ] || echo "$file"; done' <"$T/files/$1" >"$T/lost/$1"
+  cut -d' ' -f1 "$HERE/cri-o.lost" >"$T/reasons"
+  ! grep -vxF -f "$T/reasons" "$T/lost/$1" || { echo "^ lost, and cri-o.lost has no reason" && false; }
+}
+mkdir "$T/files" "$T/lost"
+no_trace() { # of ours
+  in_node "$1" sh -c 'ls /etc/kubernetes/kubelet.conf.d/20-image-layers.conf /usr/lib/systemd/system/kubelet.service.d/20-image-layers.conf /etc/yum.repos.d/layer-locality.repo' >"$T/trace" 2>/dev/null || true
+  hasnt . "$T/trace"
+}
+
+sid=$(node_base sid rpm dnf5 jq)
+bookworm=$(node_base bookworm rpm dnf jq)
+[ -e "$sid/usr/bin/dnf" ] || ln -s dnf5 "$sid/usr/bin/dnf"
+each_option() { grep -o -e "--setopt=disable_excludes='[*]'" -e '--disableexcludes=all' "$PAGE" | sort -u; }
+check "the page has the options for exclude=" test "$(each_option | wc -l)" = 2
+
+for dnf in dnf4 dnf5; do
+  case $dnf in dnf4) base=$bookworm option=--disableexcludes ;; *) base=$sid option=disable_excludes ;; esac
+  for from in k8s fedora; do
+    node=$dnf-$from
+    new_node "$node" "$base"
+    node_repository "$node" base
+    node_repository "$node" k8s
+    sed "s,https://packages.example.com/layer-locality/,file:///repos/clone/_out/rpms/," "$REPO/layer-locality.repo" >"$T/layer-locality.repo"
+    [ "$from" = fedora ] || {
+      echo 'exclude=cri-o kubelet kubeadm' >>"$T/nodes/$node/upper/etc/dnf/dnf.conf"
+      each_option | grep -e "$option" >"$T/nodes/$node/options"
+    }
+  done
+  in_node "$node" sh -c 'rpm --version; dnf --version | head -n 2' | sed "s/^/    $dnf: /"
+
+  # From pkgs.k8s.io, an earlier version.
+  node=$dnf-k8s
+  dnf_on() { in_node "$node" dnf "$@"; }
+  check "$node: packages of pkgs.k8s.io" eval "dnf_on $(cat "$T/nodes/$node/options") install cri-o-1.36.1 kubelet-1.36.2 kubeadm-1.36.2"
+  check "$node: they are" from_repository "$node" /usr/bin/crio /usr/bin/kubelet k8s
+  former=$(rpm_on "$node" -q cri-o kubelet)
+  rpm_on "$node" -ql cri-o >"$T/files/$node"
+  in_node "$node" sh -c 'echo "# mine" >>/etc/crio/crio.conf.d/10-crio.conf; echo KUBELET_EXTRA_ARGS=--v=3 >/etc/sysconfig/kubelet'
+  cp "$T/layer-locality.repo" "$T/nodes/$node/upper/etc/yum.repos.d/"
+  # The option is needed.
+  dnf_on distro-sync cri-o kubelet >"$T/excluded" 2>&1 || true
+  check "$node: without the page's option, exclude= keeps theirs" test "$(rpm_on "$node" -q cri-o kubelet)" = "$former"
+  check "$node: drain" following "$node" 'kubectl drain'
+  check "$node: the packages are replaced" following "$node" 'distro-sync cri-o kubelet'
+  check "$node: they are ours" are_ours "$node"
+  check "$node: an edited 10-crio.conf is kept" in_node "$node" grep -qx '# mine' /var/tmp/10-crio.conf
+  check "$node: an edited sysconfig stays" in_node "$node" grep -qx 'KUBELET_EXTRA_ARGS=--v=3' /etc/sysconfig/kubelet
+  check "$node: a file nobody edited is ours" in_node "$node" grep -q unix:///run/crio/crio.sock /etc/crictl.yaml
+  check "$node: what is lost of the former cri-o is known" expected_losses "$node" in_node "$node"
+  in_node "$node" sh -c 'ls /usr/lib/systemd/system/kubelet.service.d' >"$T/dropins"
+  check "$node: our drop-in comes after kubeadm's" test "$(tail -n 1 "$T/dropins")" = 20-image-layers.conf
+  variables() { # both set the same variable, and ours keeps what kubeadm's says
+    local name
+    for name in 10-kubeadm 20-image-layers; do
+      in_node "$node" sed -n 's/^Environment="KUBELET_CONFIG_ARGS=\(.*\)"$/\1/p' "/usr/lib/systemd/system/kubelet.service.d/$name.conf" >"$T/$name"
+    done
+    test -s "$T/10-kubeadm" && test "$(cat "$T/20-image-layers")" = "$(cat "$T/10-kubeadm") --config-dir=/etc/kubernetes/kubelet.conf.d"
+  }
+  check "$node: our drop-in adds the folder to kubeadm's arguments" variables
+  check "$node: restart" following "$node" 'kubectl uncordon NODE$'
+  check "$node: the page's output" following "$node" 'crio --version'
+  check "$node: dnf autoremove" eval "dnf_on $(cat "$T/nodes/$node/options") autoremove"
+  check "$node: keeps the CNI plugins that their kubelet required" in_node "$node" test -x /opt/cni/bin/bridge
+  check "$node: an upgrade keeps ours, despite higher releases" eval "dnf_on $(cat "$T/nodes/$node/options") upgrade"
+  check "$node: they are ours" are_ours "$node"
+  check "$node: back: layers out of the Node" following "$node" 'NodeStatusImageLayers: false'
+  check "$node: back: packages" following "$node" 'before-layer-locality)'
+  check "$node: back: restart" following "$node" 'kubectl uncordon NODE$'
+  check "$node: back: repository and label" following "$node" 'layerlocality.io/joins-downloads-'
+  check "$node: back: the former versions" test "$(rpm_on "$node" -q cri-o kubelet)" = "$former"
+  check "$node: back: their files" from_repository "$node" /usr/bin/crio /usr/bin/kubelet /usr/lib/systemd/system/kubelet.service k8s
+  check "$node: back: rpm -V finds no difference" rpm_on "$node" -V --nodeps cri-o kubeadm
+  check "$node: back: nothing of ours but what was edited" no_trace "$node"
+
+  # Fedora's own, while pkgs.k8s.io is there as the page asks.
+  node=$dnf-fedora
+  node_repository "$node" fedora
+  check "$node: packages of Fedora" dnf_on install cri-o1.36 kubernetes1.36 kubernetes1.36-kubeadm
+  rpm_on "$node" -ql cri-o1.36 >"$T/files/$node"
+  in_node "$node" sh -c "echo '# mine' >>/etc/crio/crio.conf"
+  in_node "$node" rm /calls
+  cp "$T/layer-locality.repo" "$T/nodes/$node/upper/etc/yum.repos.d/"
+  check "$node: the packages are replaced" following "$node" 'allowerasing cri-o kubelet kubeadm'
+  check "$node: they are ours" are_ours "$node"
+  check "$node: an edited crio.conf stays" in_node "$node" grep -qx '# mine' /etc/crio/crio.conf
+  check "$node: ours is beside it" in_node "$node" grep -q 'crio config' /etc/crio/crio.conf.rpmnew
+  check "$node: what is lost of the former cri-o is known" expected_losses "$node" in_node "$node"
+  in_node "$node" cat /calls >"$T/calls"
+  # This is why the page enables the services again.
+  disabled_last() { grep "system-units $1.service" "$T/calls" | tail -n 1 | grep remove-system-units; }
+  for unit in crio kubelet; do
+    check "$node: its scriptlet disables $unit.service after ours has enabled it" disabled_last "$unit"
+  done
+  check "$node: restart" following "$node" 'kubectl uncordon NODE$'
+  check "$node: dnf autoremove" dnf_on autoremove
+  check "$node: keeps the CNI plugins" in_node "$node" test -x /usr/libexec/cni/bridge
+  check "$node: back: layers out of the Node" following "$node" 'NodeStatusImageLayers: false'
+  check "$node: back: packages" following "$node" 'swap kubelet kubernetes1.36-kubeadm'
+  check "$node: back: restart" following "$node" 'kubectl uncordon NODE$'
+  check "$node: back: repository and label" following "$node" 'layerlocality.io/joins-downloads-'
+  for name in kubelet kubeadm cri-o; do
+    check "$node: back: $name is gone" fails "$name is not installed" rpm_on "$node" -q "$name"
+  done
+  check "$node: back: their files" from_repository "$node" /usr/bin/crio /usr/bin/kubelet /usr/bin/kubeadm /usr/lib/systemd/system/kubelet.service fedora
+  check "$node: back: rpm -V finds no difference" rpm_on "$node" -V --nodeps kubernetes1.36 kubernetes1.36-kubeadm
+  check "$node: back: nothing of ours but what was edited" no_trace "$node"
 done
-check "Fedora's own: dnf goes back with kubeadm and the kubelet" \
-  dnf_in "$R" --disablerepo=repo swap kubeadm kubernetes1.36-kubeadm --allowerasing
-check "Fedora's own: dnf goes back with cri-o" dnf_in "$R" --disablerepo=repo swap cri-o cri-o1.36
-check "Fedora's own: they are back" rpm_in "$R" -q cri-o1.36 kubernetes1.36 kubernetes1.36-kubeadm
-check "Fedora's own: they are stock" each stock "$R/usr/bin/crio" "$R/usr/bin/kubelet"
 
 use base repo
 R=$(root restart)
@@ -442,7 +528,7 @@ dnf_in "$R" install "${ours[@]}" >/dev/null
 rm "$R/calls"
 use base repo later
 check "a later release of ours is an upgrade" dnf_in "$R" upgrade
-for unit in crio kubelet kube-scheduler-layerlocality; do
+for unit in crio kubelet; do
   check "upgrade of ours: $unit.service is restarted" has "^systemd-update-helper mark-restart-system-units $unit.service\$" "$R/calls"
 done
 check "upgrade of ours: nothing is disabled or enabled" hasnt '\(install\|remove\)-system-units' "$R/calls"
@@ -456,39 +542,23 @@ dnf_in "$R" install "${ours[@]}" >/dev/null
 echo '# mine' >>"$R/etc/kubernetes/kubelet.conf.d/20-image-layers.conf"
 rm "$R/calls"
 check "removal: dnf removes ours" dnf_in "$R" --setopt=clean_requirements_on_remove=False remove "${ours[@]}"
-for unit in crio kubelet kube-scheduler-layerlocality; do
+for unit in crio kubelet; do
   check "removal: $unit.service is stopped and disabled" has "^systemd-update-helper remove-system-units $unit.service\$" "$R/calls"
 done
 check "removal: all files are gone, but an edited one is kept aside" \
   diff <({ cat "$T/before" && echo etc/kubernetes/kubelet.conf.d/20-image-layers.conf.rpmsave; } | sort) <(find_all)
 
-#--- Versions of others.
-
-use base repo,priority=50 upstream
-R=$(root priority)
-check "priority: ours is chosen before a higher release of another repository" dnf_in "$R" install cri-o kubelet
-check "priority: it is ours" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-$release"
-check "priority: and stays at an upgrade" dnf_in "$R" upgrade
-check "priority: it is still ours" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-$release"
-use base upstream
-R=$(root sync)
-dnf_in "$R" install cri-o kubelet >/dev/null
-use base repo,priority=50 upstream
-check "from Kubernetes' own packages: an exclude= keeps them" dnf_in "$R" --exclude=kubelet distro-sync cri-o kubelet
-check "from Kubernetes' own packages: they are still theirs" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-150500.1.1"
-check "from Kubernetes' own packages: distro-sync takes ours" dnf_in "$R" --exclude=kubelet --disableexcludes=all distro-sync cri-o kubelet
-check "from Kubernetes' own packages: it is ours" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-$release"
-check "from Kubernetes' own packages: distro-sync goes back without our repository" \
-  dnf_in "$R" --disablerepo=repo distro-sync cri-o kubelet
-check "from Kubernetes' own packages: it is theirs" test "$(installed "$R" kubelet)" = "kubelet-$kubernetes-150500.1.1"
-
 #--- OKD.
 
-use base repo
+use base okd repo
 R=$(root okd)
 check "OKD: its own kubelet" dnf_in "$R" --disablerepo=repo install openshift-kubelet cri-o
+rpm_in "$R" -ql cri-o >"$T/files/okd"
 dnf_in "$R" upgrade >/dev/null
 check "OKD: cri-o of the distribution is lower than ours" test "$(installed "$R" cri-o)" = "cri-o-$crio-$release"
+check "OKD: what is lost of its cri-o is known" expected_losses okd chroot "$R"
+reasons_hold() { diff <(sort -u "$T"/lost/*) <(sort "$T/reasons"); }
+check "each entry of cri-o.lost is lost somewhere" reasons_hold
 check "OKD: its kubelet has the version of the release, which is higher than ours" \
   test "$(installed "$R" openshift-kubelet)" = openshift-kubelet-5.0.0-202609210000.p0.el10
 check "OKD: ours replaces it when asked for by version" dnf_in "$R" install "openshift-kubelet-$kubernetes-$release"
@@ -541,8 +611,7 @@ done
 public_keys() { gpg --batch --with-colons --show-keys "$REPO/RPM-GPG-KEY-layer-locality" | grep -c '^pub:'; }
 check "signed: one public key is there" test "$(public_keys)" = 1
 check "the folder of the repository is readable for everybody" test "$(stat -c %a "$REPO")" = 755
-no_scratch() { test "$(find "$T" -maxdepth 1 -name 'repo*' | sort)" = "$T/repo
-$T/repos"; }
+no_scratch() { test "$(ls "$T/clone/_out")" = rpms; }
 check "rpms.sh leaves nothing beside it" no_scratch
 
 #--- What rpms.sh refuses.
@@ -612,6 +681,7 @@ for name in "${ours[@]}"; do
   [ "$CHECKS_FAILED" != "$before" ] || touch "$known"
   rm -rf "$T/rebuild"
 done
+check "every block of commands of the page was followed" test -z "$(not_followed)"
 skipped "packages for another architecture" "compiling everything again takes many minutes: rpms.sh --arch"
 skipped "a build with exactly the packages that install-deps.sh installs on Fedora" "no repository of Fedora here: checked file by file"
 skipped "mock, and installation on Fedora or Enterprise Linux" "none here"
