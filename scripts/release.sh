@@ -103,7 +103,7 @@ for platform in "${platforms[@]}"; do
   unset GOARCH
   folder=$staging/$name-linux-$arch
   mkdir -p "$folder/bin" "$folder/sbom"
-  for binary in crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent; do
+  for binary in crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent layer-prefetcher; do
     install -m 0755 "$from/$binary" "$folder/bin/"
     # pinns is written in C, and links only glibc.
     [ "$binary" = pinns ] || scripts/sbom.sh "$from/$binary" "$folder/licenses" >"$folder/sbom/$binary.cdx.json"

@@ -50,7 +50,7 @@ done
 # publish REGISTRY FILE: publishes the release there, and lists in the file what is published.
 publish() { "$ROOT/scripts/publish.sh" --registry "$1" --insecure --key "$WORK/owner.key" --subjects "$WORK/subjects" "$RELEASE" >"$2"; }
 check "the release is published" publish "$TARGET" "$WORK/published"
-check "that is six images and the chart" bash -c "[ \"\$(grep -c @sha256: '$WORK/published')\" = 7 ] && grep /charts/layer-locality@ '$WORK/published'"
+check "that is seven images and the chart" bash -c "[ \"\$(grep -c @sha256: '$WORK/published')\" = 8 ] && grep /charts/layer-locality@ '$WORK/published'"
 check "it is published again" publish "$TARGET" "$WORK/again"
 check "that has the same digests" diff "$WORK/published" "$WORK/again"
 check "the digests are those of the release" diff <(sed 's/:[^:@]*@/@/' "$RELEASE/images.txt" | sed 's,.*/,,' | sort) <(grep -v /charts/ "$WORK/published" | sed 's,.*/,,' | sort)
@@ -77,7 +77,7 @@ signed() {
       jq -e --arg name "$(basename "${image%@*}")" '.predicate.metadata.component.name == $name'
     count=$((count + 1))
   done <"$WORK/published"
-  [ "$count" = 6 ]
+  [ "$count" = 7 ]
 }
 check "cosign verifies images, chart and bills of materials" signed owner
 refuses "the key of a stranger" "no matching attestations" signed stranger

@@ -82,27 +82,27 @@ check "every file has a checksum" lists_all "$RELEASE"
 check "the notes name every file and image" bash -c "
   cd '$RELEASE' && find . -type f ! -name 'SHA256SUMS*' ! -name RELEASE_NOTES.md -printf '%P\n' | while read -r file; do
     grep -qF \"| \$file |\" RELEASE_NOTES.md || { echo \"no \$file\"; exit 1; }
-  done && grep -c '| sha256:' RELEASE_NOTES.md | grep -qx 6"
+  done && grep -c '| sha256:' RELEASE_NOTES.md | grep -qx 7"
 
 mkdir "$WORK/archive"
 check "the archive of binaries unpacks" tar -xzf "$RELEASE/$NAME-linux-$HOST.tar.gz" -C "$WORK/archive"
 BIN=$WORK/archive/$NAME-linux-$HOST/bin
-check "it has nine binaries" diff <(ls "$BIN") <(printf '%s\n' crio kube-apiserver kube-controller-manager kube-scheduler kubelet layer-agent layer-extender layer-resolver pinns)
+check "it has ten binaries" diff <(ls "$BIN") <(printf '%s\n' crio kube-apiserver kube-controller-manager kube-scheduler kubelet layer-agent layer-extender layer-prefetcher layer-resolver pinns)
 check "all of them static" static "$BIN"/*
 check "crio has seccomp" says "SeccompEnabled:   true" "$BIN/crio" version
-for binary in kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent; do
+for binary in kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent layer-prefetcher; do
   check "$binary says $VERSION" says "$VERSION" "$BIN/$binary" --version
 done
-for binary in crio kubelet kube-scheduler layer-extender layer-resolver layer-agent; do
+for binary in crio kubelet kube-scheduler layer-extender layer-resolver layer-agent layer-prefetcher; do
   check "the bill of materials of $binary" bill "$BIN/../sbom/$binary.cdx.json" "$BIN/$binary"
 done
-for binary in crio kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent; do
+for binary in crio kubelet kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent layer-prefetcher; do
   check "license texts of everything in $binary" texts "$BIN/../sbom/$binary.cdx.json" "$BIN/../licenses"
 done
 check "what the LGPL asks for is there" grep -F "for at least three years" "$BIN/../licenses/LGPL.md"
 check "that of crio names what is linked in" jq -e '[.components[].name] | contains(["glibc", "libseccomp"])' "$BIN/../sbom/crio.cdx.json"
 
-for component in kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent; do
+for component in kube-apiserver kube-controller-manager kube-scheduler layer-extender layer-resolver layer-agent layer-prefetcher; do
   check "image $component: user, labels, entry point" described "$component"
   check "image $component runs, as its user and alone" runs "$component" "$WORK/files-$component"
   check "image $component holds its bill of materials" bill "$WORK/files-$component/usr/share/sbom/$component.cdx.json" \
