@@ -60,6 +60,8 @@ type Measurement struct {
 	crowded  []int64
 	pending  []int64
 	totals   []int64
+	// unknown has, for each group, whether nothing is known about an image there.
+	unknown []bool
 	// groups has the number of each node's group, from 1, if there are several.
 	groups []uint8
 	// order has the groups, in the order in which they were measured.
@@ -113,12 +115,21 @@ func (m *Measurement) At(s Slot) NodeBytes {
 	if !m.linksIdle {
 		bytes.Arriving, bytes.Crowded, bytes.Pending = m.arriving[s], m.crowded[s], m.pending[s]
 	}
-	if len(m.groups) == 0 {
-		bytes.Total = m.totals[0]
-	} else if number := m.groups[s]; number > 0 {
-		bytes.Total = m.totals[number-1]
+	if of := m.groupOf(s); of >= 0 {
+		bytes.Total = m.totals[of]
 	}
 	return bytes
+}
+
+// AllKnown reports whether something is known about each image for the platform of a node.
+func (m *Measurement) AllKnown(s Slot) bool { of := m.groupOf(s); return of >= 0 && !m.unknown[of] }
+
+// groupOf returns the place of a node's group in order, less than 0 if that does not count.
+func (m *Measurement) groupOf(s Slot) int {
+	if len(m.groups) == 0 {
+		return 0
+	}
+	return int(m.groups[s]) - 1
 }
 
 // TopNodes returns the names of the nodes that have most of the pod's bytes, present or
@@ -201,7 +212,7 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 		m.crowded = zeroed(m.crowded, len(x.slots))
 		m.pending = append(m.pending[:0], x.pending...)
 	}
-	m.totals, m.sum = m.totals[:0], 0
+	m.totals, m.unknown, m.sum = m.totals[:0], m.unknown[:0], 0
 	m.Images = m.Images[:0]
 	for range wanted {
 		m.Images = append(m.Images, Unknown)
@@ -214,7 +225,7 @@ func (x *Index) Measure(wanted []Wanted, rules Rules, now time.Time, m *Measurem
 	for _, of := range m.order {
 		nodes := x.groups[of]
 		var mask bitmap
-		m.totals = append(m.totals, 0)
+		m.totals, m.unknown = append(m.totals, 0), append(m.unknown, false)
 		if len(m.groups) > 0 {
 			mask = make(bitmap, words(len(x.slots)))
 			for s := range nodes.all() {
@@ -235,12 +246,7 @@ func (x *guarded) largestGroups(order []group) []group {
 	if len(order) <= maxGroups {
 		return order
 	}
-	chains := func(g group) int {
-		if g.chains {
-			return 1
-		}
-		return 0
-	}
+	chains := func(g group) int { return map[bool]int{true: 1}[g.chains] }
 	slices.SortFunc(order, func(a, b group) int {
 		return cmp.Or(cmp.Compare(x.groups[b].n, x.groups[a].n), cmp.Compare(a.OS, b.OS), cmp.Compare(a.Architecture, b.Architecture),
 			cmp.Compare(chains(a), chains(b)))
@@ -261,6 +267,7 @@ func (x *guarded) measure(wanted []Wanted, of group, mask bitmap, rules Rules, m
 	x.resolve(u, wanted, of)
 	m.outdated = m.outdated || u.outdated
 	for i, image := range u.images {
+		m.unknown[len(m.unknown)-1] = m.unknown[len(m.unknown)-1] || image.Known == Unknown
 		if image.Known.rank() < m.Images[i].rank() {
 			m.Images[i] = image.Known
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
@@ -76,7 +75,7 @@ func (f *Factory) New(ctx context.Context, obj runtime.Object, handle fwk.Handle
 	if !f.withoutHolding {
 		pl.requirements = &requirements{
 			ctx: ctx, profile: profile, pods: pl.pods, activate: handle.Activate, events: handle.EventRecorder(),
-			waiting: map[types.UID]*waitingPod{}, seed: maphash.MakeSeed(),
+			waiting: map[types.UID]waitingPod{},
 		}
 	}
 	if wait := args.WaitForManifest.Duration; wait > 0 && !f.withoutHolding {

@@ -131,13 +131,14 @@ func (p preferredNodes) Clone() fwk.StateData { return p }
 // PreFilter computes what every node has and lacks, and names the nodes that have most, among those that the pod
 // looks as if it fits on. Filter is skipped but for pods with RequireAnnotation.
 func (pl *LayerLocality) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	began := time.Now()
 	if s := pl.measure(ctx, state, pod); s != nil {
 		fits := newFit(klog.FromContext(ctx), pod, pl.snapshot)
 		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1), fits.on); len(names) > 0 {
 			state.Write(preferredNodesKey, preferredNodes(names))
 		}
 		if _, ok := pod.Annotations[RequireAnnotation]; ok && pl.requirements != nil {
-			if s.required = pl.requirements.check(pod, &s.cycle.measured); s.required != nil {
+			if s.required = pl.requirements.check(pod, began); s.required != nil {
 				return nil, nil
 			}
 		}

@@ -1,9 +1,10 @@
 package layerlocality
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"hash/maphash"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,10 +63,14 @@ func requirementOf(pod *v1.Pod) (r requirement, err error) {
 	return requirement{n, timeout}, nil
 }
 
-// isMet reports whether a node has enough. known is the least that is known about any of the images: of an unknown
-// one, no node has anything.
-func (r requirement) isMet(bytes index.NodeBytes, known index.Known) bool {
-	return known != index.Unknown && bytes.Total > 0 && float64(bytes.Present)*100 >= float64(bytes.Total)*float64(r.percent)
+// isMet reports whether a node has enough. It has nothing of an image of which nothing is known.
+func (r requirement) isMet(m *index.Measurement, node string) bool {
+	slot, ok := m.Slot(node)
+	if !ok || !m.AllKnown(slot) {
+		return false
+	}
+	bytes := m.At(slot)
+	return bytes.Total > 0 && float64(bytes.Present)*100 >= float64(bytes.Total)*float64(r.percent)
 }
 
 // message is why a node is refused.
@@ -76,8 +81,14 @@ func (r requirement) message() string {
 const (
 	// requireTick is the interval at which waiting pods are looked at.
 	requireTick = time.Second
-	// maxMeasured bounds how many of them are measured in one interval; pods with the same images count once.
+	// maxMeasured bounds for how many requirements nodes are measured in one interval: pods with the same images
+	// and the same share have one.
 	maxMeasured = 100
+	// maxActivated bounds how many pods are activated in one interval: kube-scheduler tries them at once.
+	maxActivated = 20
+	// maxWakes is how often one is, as long as it does not get as far as PreFilter: kube-scheduler ignores that for
+	// a pod which it just tries, and another plugin may refuse the pod before.
+	maxWakes = 3
 )
 
 // requirements has the pods that wait for a node with their layers. No event of the cluster lets kube-scheduler try
@@ -90,37 +101,52 @@ type requirements struct {
 	events   events.EventRecorder
 
 	mu      sync.Mutex
-	waiting map[types.UID]*waitingPod
+	waiting map[types.UID]waitingPod
 	running bool
-	seed    maphash.Seed
-	memory  index.Measurement
+
+	// Of the loop: what nodes have, those that met each requirement the last time, and with which pod the next
+	// interval begins.
+	memory index.Measurement
+	met    map[string]*nodesThatMeet
+	next   int
 }
 
 // waitingPod is a pod with a requirement.
 type waitingPod struct {
 	namespace, name string
-	until           time.Time
-	// nodes is the hash of the nodes that met the requirement when the pod was last tried.
-	nodes uint64
+	// since is from when on the timeout counts, tried when what nodes have was last measured for it, and wakes how
+	// often it was activated since.
+	since, tried time.Time
+	wakes        int
 }
 
-// check returns the requirement of a pod that is being scheduled, nil if any node will do. m is what the nodes have.
-func (r *requirements) check(pod *v1.Pod, m *index.Measurement) *requirement {
+// nodesThatMeet are the nodes that meet a requirement, and when the last one was added.
+type nodesThatMeet struct {
+	names map[string]struct{}
+	grew  time.Time
+}
+
+// check returns the requirement of a pod that is being scheduled, nil if any node will do. began is when measuring what
+// nodes have began.
+func (r *requirements) check(pod *v1.Pod, began time.Time) *requirement {
 	required, err := requirementOf(pod)
 	if err != nil {
 		r.events.Eventf(pod, nil, v1.EventTypeWarning, "InvalidAnnotation", "Scheduling", "%s: any node is accepted", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := r.waiting[pod.UID]
-	if w == nil {
-		w = &waitingPod{namespace: pod.Namespace, name: pod.Name, until: earlier(pod.CreationTimestamp.Time, time.Now()).Add(required.timeout)}
+	w, ok := r.waiting[pod.UID]
+	if !ok {
+		w = waitingPod{namespace: pod.Namespace, name: pod.Name, since: began}
+		if created := pod.CreationTimestamp.Time; created.Before(began) { // the clock of another machine may be ahead
+			w.since = created
+		}
 	}
-	if required.percent == 0 || !time.Now().Before(w.until) {
+	if !required.holds(w, began) {
 		delete(r.waiting, pod.UID)
 		return nil
 	}
-	w.nodes = r.nodesThatMeet(required, m)
+	w.tried, w.wakes = began, 0
 	r.waiting[pod.UID] = w
 	if !r.running {
 		r.running = true
@@ -129,23 +155,9 @@ func (r *requirements) check(pod *v1.Pod, m *index.Measurement) *requirement {
 	return &required
 }
 
-// earlier returns the earlier time: a clock of another machine may be ahead.
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-// nodesThatMeet returns a hash of the nodes that meet a requirement.
-func (r *requirements) nodesThatMeet(required requirement, m *index.Measurement) (hash uint64) {
-	known := least(m.Images)
-	for name := range m.Nodes() {
-		if bytes, ok := m.Node(name); ok && required.isMet(bytes, known) {
-			hash ^= maphash.String(r.seed, name)
-		}
-	}
-	return hash
+// holds reports whether a pod still has to wait for a node that meets the requirement.
+func (r requirement) holds(w waitingPod, now time.Time) bool {
+	return r.percent > 0 && now.Before(w.since.Add(r.timeout))
 }
 
 // reason returns why a pod waits; empty if it does not.
@@ -153,8 +165,8 @@ func (r *requirements) reason(pod *v1.Pod) string {
 	required, err := requirementOf(pod)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if w := r.waiting[pod.UID]; w != nil && err == nil {
-		return fmt.Sprintf("waiting until %s for a node with %d%% of its layers", w.until.UTC().Format(time.RFC3339), required.percent)
+	if w, ok := r.waiting[pod.UID]; ok && err == nil {
+		return fmt.Sprintf("waiting until %s for a node with %d%% of its layers", w.since.Add(required.timeout).UTC().Format(time.RFC3339), required.percent)
 	}
 	return ""
 }
@@ -178,37 +190,86 @@ func (r *requirements) run() {
 	}
 }
 
-// look returns the pods that have to be tried again, by namespace and name. It forgets those that are placed or gone.
-// Without more the loop must end.
+// look returns the pods that have to be tried again, by namespace and name, those first that wait for longest. It
+// forgets those that are placed or gone, and those that any node will do for. Without more the loop must end.
 func (r *requirements) look() (again map[string]*v1.Pod, more bool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	all := maps.Clone(r.waiting)
+	r.mu.Unlock()
+	uids := slices.SortedFunc(maps.Keys(all), func(a, b types.UID) int {
+		return cmp.Or(all[a].since.Compare(all[b].since), strings.Compare(string(a), string(b)))
+	})
 	again = map[string]*v1.Pod{}
-	hashes := map[string]uint64{}
-	for uid, w := range r.waiting {
+	measured := r.measure(uids, all)
+	now := time.Now()
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, uid := range uids {
+		w, ok := r.waiting[uid]
 		pod, err := r.pods.Pods(w.namespace).Get(w.name)
-		if err != nil || pod.UID != uid || pod.Spec.NodeName != "" {
+		if !ok || err != nil || pod.UID != uid || pod.Spec.NodeName != "" {
 			delete(r.waiting, uid)
 			continue
 		}
 		required, err := requirementOf(pod)
-		if err != nil || required.percent == 0 || !time.Now().Before(w.until) {
+		over := err != nil || !required.holds(w, now)
+		if meet := measured[uid]; (over || meet != nil && meet.grew.After(w.tried)) && w.wakes < maxWakes && len(again) < maxActivated {
+			w.wakes++
 			again[w.namespace+"/"+w.name] = pod
-			continue
 		}
-		key := strings.Join(append(slices.Clone(r.profile.Signature(pod)), strconv.Itoa(required.percent)), "\n")
-		hash, ok := hashes[key]
-		if !ok && len(hashes) < maxMeasured { // others are looked at the next time: a map has no order
-			r.profile.Measure(r.profile.Wanted(pod), &r.memory)
-			hash, ok = r.nodesThatMeet(required, &r.memory), true
-			hashes[key] = hash
-		}
-		if ok && hash != w.nodes {
-			again[w.namespace+"/"+w.name] = pod
+		if r.waiting[uid] = w; over && w.wakes == maxWakes {
+			delete(r.waiting, uid) // PreFilter notes it again if need be
 		}
 	}
 	r.running = len(r.waiting) > 0
 	return again, r.running
+}
+
+// measure brings up to date which nodes meet the requirements of pods, of at most maxMeasured in turn. It returns what
+// is known for each pod.
+func (r *requirements) measure(uids []types.UID, all map[types.UID]waitingPod) map[types.UID]*nodesThatMeet {
+	of, met, done := make(map[types.UID]*nodesThatMeet, len(uids)), make(map[string]*nodesThatMeet, len(r.met)), map[string]bool{}
+	begin := r.next % max(1, len(uids))
+	for i := range uids {
+		at := (begin + i) % len(uids)
+		w := all[uids[at]]
+		pod, err := r.pods.Pods(w.namespace).Get(w.name)
+		if err != nil {
+			continue
+		}
+		required, err := requirementOf(pod)
+		if err != nil || required.percent == 0 {
+			continue
+		}
+		key := strings.Join(append(r.profile.Signature(pod), strconv.Itoa(required.percent)), "\n")
+		meet := met[key]
+		if meet == nil {
+			if meet = r.met[key]; meet == nil {
+				meet = &nodesThatMeet{names: map[string]struct{}{}}
+			}
+			met[key] = meet
+		}
+		of[uids[at]] = meet
+		if done[key] || len(done) >= maxMeasured {
+			continue
+		}
+		done[key] = true
+		r.next = at + 1
+		r.profile.Measure(r.profile.Wanted(pod), &r.memory)
+		names := map[string]struct{}{}
+		for name := range r.memory.Nodes() {
+			if required.isMet(&r.memory, name) {
+				if _, was := meet.names[name]; !was {
+					meet.grew = time.Now()
+				}
+				names[name] = struct{}{}
+			}
+		}
+		meet.names = names
+	}
+	r.met = met
+	return of
 }
 
 // Filter refuses nodes that have less of the pod's layers than it requires.
@@ -217,7 +278,7 @@ func (pl *LayerLocality) Filter(_ context.Context, state fwk.CycleState, _ *v1.P
 	if s == nil || s.required == nil || s.cycle == nil {
 		return nil
 	}
-	if bytes, ok := s.cycle.measured.Node(node.Node().Name); ok && s.required.isMet(bytes, s.known) {
+	if s.required.isMet(&s.cycle.measured, node.Node().Name) {
 		return nil
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, s.required.message())

@@ -1,6 +1,7 @@
 package layerlocality
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -104,8 +106,8 @@ func TestRequire(t *testing.T) {
 			if (event == "") != (test.event == "") || !strings.Contains(event, test.event) {
 				t.Errorf("event %q, want %q", event, test.event)
 			}
-			if w := s.plugin.requirements.waiting[test.pod.UID]; w != nil && time.Until(w.until) > maxRequireTimeout {
-				t.Errorf("waits until %s", w.until)
+			if w := s.plugin.requirements.waiting[test.pod.UID]; w.since.After(time.Now()) {
+				t.Errorf("waits from %s on", w.since)
 			}
 			if fragments, status := s.plugin.SignPod(s.ctx, test.pod); status.IsSuccess() == (test.pod.Annotations[RequireAnnotation] != "") {
 				t.Errorf("signature %v, %v", fragments, status)
@@ -162,15 +164,20 @@ func TestRequireAgain(t *testing.T) {
 		t.Errorf("reason %q", reason)
 	}
 	s.agent.Sink.SetImages("test", "n2", []index.Image{nodeImage(image, layers{"a": 100, "b": 100})})
-	expect("a node has the image", true, true)
-	expect("not tried yet", true, true)
+	for range maxWakes {
+		expect("a node has the image", true, true)
+	}
+	expect("it does not get as far as PreFilter", false, true)
 	try("n2")
 	expect("tried", false, true)
 	s.agent.Sink.SetImages("test", "n2", nil)
+	expect("a node lost the image", false, true)
 	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage(image, layers{"a": 100, "b": 100})})
 	expect("another node has the image", true, true)
 	try("n1")
-	r.waiting[p.UID].until = time.Now()
+	w := r.waiting[p.UID]
+	w.since = w.since.Add(-defaultRequireTimeout)
+	r.waiting[p.UID] = w
 	expect("time is over", true, true)
 	if _, skipped := s.accepted(p); !skipped {
 		t.Error("nodes are refused although the time is over")
@@ -185,8 +192,58 @@ func TestRequireAgain(t *testing.T) {
 	p.Annotations = nil
 	update(false)
 	expect("requires nothing any more", true, true)
+	expect("and again", true, true)
+	expect("and is left to kube-scheduler", true, false)
+
+	p = p.DeepCopy()
+	p.Annotations = requiring("100%", "1h", 0).Annotations
+	update(false)
+	try("n1")
+	p = p.DeepCopy()
+	p.Annotations[RequireTimeoutAnnotation] = "1s"
+	p.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Minute))
+	w = r.waiting[p.UID]
+	w.since = p.CreationTimestamp.Time
+	r.waiting[p.UID] = w
+	update(false)
+	expect("a shorter time that is over", true, true)
 	p = p.DeepCopy()
 	p.Spec.NodeName = "n1"
 	update(false)
 	expect("is placed", false, false)
+}
+
+// TestRequireOnItsPlatform: a node has nothing of an image that is not for its platform.
+func TestRequireOnItsPlatform(t *testing.T) {
+	all := nodes("amd", "arm")
+	all[1].Status.NodeInfo.Architecture = "arm64"
+	s := newSuite(t, args(), all)
+	s.agent.Sink.SetImages("test", "amd", []index.Image{nodeImage("quay.io/other:1", layers{"b": 100})})
+	s.agent.Sink.SetImages("test", "arm", []index.Image{nodeImage("quay.io/sidecar:1", layers{"s": 10})})
+	amd := index.Platform{OS: "linux", Architecture: "amd64"}
+	s.registry["quay.io/notebook:1"] = []index.Manifest{{Platform: amd, Layers: []index.Layer{{Digest: digest("n"), Size: 100 * mb}}}}
+	if nodes, skipped := s.accepted(requiring("90%", "", 0, "quay.io/notebook:1", "quay.io/sidecar:1")); skipped || len(nodes) > 0 {
+		t.Errorf("accepted %v (skipped %t)", nodes, skipped)
+	}
+}
+
+// TestRequireManyPods activates pods that wait for the same node a few at a time, those first that wait for longest.
+func TestRequireManyPods(t *testing.T) {
+	const image, many = "quay.io/a:1", 3 * maxActivated
+	var pods []*v1.Pod
+	for i := range many {
+		p := requiring("90%", "1h", time.Duration(many-i)*time.Second, image)
+		p.Name = fmt.Sprintf("p%02d", i)
+		p.UID = types.UID(p.Name)
+		pods = append(pods, p)
+	}
+	s := newSuite(t, args(), nodes("n1"), pods...)
+	for _, p := range pods {
+		s.accepted(p)
+	}
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage(image, layers{"a": 100})})
+	first, _ := s.plugin.requirements.look()
+	if len(first) != maxActivated || first["ns/p00"] == nil || first[fmt.Sprintf("ns/p%02d", maxActivated)] != nil {
+		t.Errorf("%d pods: %v", len(first), slices.Sorted(maps.Keys(first)))
+	}
 }

@@ -53,7 +53,7 @@ func TestDecode(t *testing.T) {
 	}
 	stock := codecs.NewCodecFactory(scheme).WithoutConversion()
 	quick := newSerializer(stock, scheme, v1alpha1.GroupVersion)
-	if len(quick.kinds) != 2 {
+	if len(quick.kinds) != 3 {
 		t.Errorf("%v", quick.kinds)
 	}
 	object, err := json.Marshal(&v1alpha1.NodeLayers{
