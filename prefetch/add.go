@@ -28,8 +28,10 @@ type Options struct {
 	// Sources are the automatic ones to use.
 	Sources []string
 	Budget  Budget
-	// PodImage is the image of pods that pull: it has to run as any user and do nothing. PriorityClass is theirs.
+	// PodImage is the image of pods that pull: it has to run as any user and do nothing. PriorityClass and PodUser are
+	// theirs; a user less than 0 leaves that to the namespace.
 	PodImage, PriorityClass string
+	PodUser                 int64
 	// Registerer gets the metrics; nil for none.
 	Registerer prometheus.Registerer
 }
@@ -118,7 +120,7 @@ func (r *Reconciler) notePlaced(ctx context.Context, object any, used chan<- eve
 func newReconciler(api client.Client, cluster *Cluster, options Options) *Reconciler {
 	return &Reconciler{
 		client: api, cluster: cluster, clock: clock.RealClock{}, budget: options.Budget,
-		pods: podOptions{options.PodImage, options.PriorityClass}, metrics: newMetrics(options.Registerer), ledger: newLedger(),
-		begun: map[types.NamespacedName]pull{}, accounted: map[pullKey]bool{}, judged: map[pullKey]bool{},
+		pods: podOptions{options.PodImage, options.PriorityClass, options.PodUser}, metrics: newMetrics(options.Registerer), ledger: newLedger(),
+		begun: map[types.NamespacedName]pull{}, accounted: map[pullKey]bool{}, judged: map[types.NamespacedName]map[pullKey]bool{},
 	}
 }

@@ -77,31 +77,28 @@ func (l *ledger) share(of account) float64 {
 type refusal struct {
 	never  bool
 	reason string
+	// ofAll: it is not about the node, so other nodes are refused as well.
+	ofAll bool
 }
 
 // allows returns nil if a pull may begin beside those that are active.
 func (b *Budget) allows(l *ledger, active []pull, next pull) *refusal {
 	l.forget(next.began.Add(-time.Hour))
-	var all, ofNode, ofNamespace int
+	var ofNode int
 	var atOnce int64
+	pods, moved := map[string]int64{}, map[string]int64{}
 	for _, p := range active {
-		all++
+		pods[p.namespace]++
 		if p.node == next.node {
 			ofNode++
 			atOnce += p.bytes
 		}
-		if p.namespace == next.namespace {
-			ofNamespace++
-		}
 	}
-	var node, namespace, total, ofSource int64
+	var node, ofSource int64
 	for _, p := range l.hour {
-		total += p.bytes
+		moved[p.namespace] += p.bytes
 		if p.node == next.node {
 			node += p.bytes
-		}
-		if p.namespace == next.namespace {
-			namespace += p.bytes
 		}
 		if p.namespace == next.namespace && p.source == next.source {
 			ofSource += p.bytes
@@ -112,25 +109,34 @@ func (b *Budget) allows(l *ledger, active []pull, next pull) *refusal {
 		flag        string
 		taken, next int64
 		most        int64
+		ofAll       bool
 	}{
-		{"max-pods", int64(all), 1, int64(b.Pods)},
-		{"max-pods-per-node", int64(ofNode), 1, int64(b.PodsPerNode)},
-		{"max-pods-per-namespace", int64(ofNamespace), 1, int64(b.PodsPerNamespace)},
-		{"max-node-bytes", atOnce, next.bytes, b.NodeBytes},
-		{"max-node-bytes-per-hour", node, next.bytes, b.NodeBytesPerHour},
-		{"max-namespace-bytes-per-hour", namespace, next.bytes, b.NamespaceBytesPerHour},
-		{"max-bytes-per-hour", total, next.bytes, b.BytesPerHour},
+		{"max-pods", within(pods, int64(b.PodsPerNamespace)), 1, int64(b.Pods), true},
+		{"max-pods-per-node", int64(ofNode), 1, int64(b.PodsPerNode), false},
+		{"max-pods-per-namespace", pods[next.namespace], 1, int64(b.PodsPerNamespace), true},
+		{"max-node-bytes", atOnce, next.bytes, b.NodeBytes, false},
+		{"max-node-bytes-per-hour", node, next.bytes, b.NodeBytesPerHour, false},
+		{"max-namespace-bytes-per-hour", moved[next.namespace], next.bytes, b.NamespaceBytesPerHour, true},
+		{"max-bytes-per-hour", within(moved, b.NamespaceBytesPerHour), next.bytes, b.BytesPerHour, true},
 		// A source that wastes most still pulls something: one that is larger than its share, too.
-		{"max-namespace-bytes-per-hour", ofSource, min(next.bytes, share), share},
+		{"max-namespace-bytes-per-hour", ofSource, min(next.bytes, share), share, true},
 	} {
 		switch {
 		case bound.next > bound.most:
-			return &refusal{true, fmt.Sprintf("%d bytes are more than --%s=%d", bound.next, bound.flag, bound.most)}
-		case bound.taken+bound.next > bound.most:
-			return &refusal{false, fmt.Sprintf("--%s=%d: %d are taken", bound.flag, bound.most, bound.taken)}
+			return &refusal{true, fmt.Sprintf("%d bytes are more than --%s=%d", bound.next, bound.flag, bound.most), false}
+		case bound.taken+bound.next > bound.most: // the text is the same each time: it goes into the status
+			return &refusal{false, fmt.Sprintf("--%s=%d is reached", bound.flag, bound.most), bound.ofAll}
 		}
 	}
 	return nil
+}
+
+// within adds up what namespaces have, of each no more than it may have.
+func within(of map[string]int64, most int64) (sum int64) {
+	for _, n := range of {
+		sum += min(n, most)
+	}
+	return sum
 }
 
 // forget drops what began before.

@@ -98,6 +98,9 @@ func (*Cluster) NeedLeaderElection() bool { return false }
 // HasSynced reports whether what was there at the start is known.
 func (c *Cluster) HasSynced() bool { return c.tracker.HasSynced() }
 
+// unknownImage is what an image of which nothing is known counts as, in compressed bytes: rather too much than too little.
+const unknownImage = 1 << 30
+
 // known is what is known about images on nodes at one moment.
 type known struct {
 	measurement index.Measurement
@@ -114,7 +117,7 @@ func (c *Cluster) measure(images []imageref.PodImage) *known {
 	c.profile.Measure(wanted, &k.measurement)
 	for _, is := range k.measurement.Images {
 		if is == index.Unknown {
-			k.unknown += c.profile.Args.UnknownImageBytes
+			k.unknown += unknownImage
 		}
 	}
 	for _, image := range images {

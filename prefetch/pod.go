@@ -22,11 +22,11 @@ import (
 const (
 	// PodLabel is on all pods that pull, with the source of their ImagePrefetch as value.
 	PodLabel = "layerlocality.io/prefetch-pod"
-	// NodeAnnotation, bytesAnnotation and generationAnnotation of such a pod: where it is to pull, how many
-	// compressed bytes were missing there, and of which generation of the ImagePrefetch it is.
-	NodeAnnotation       = "layerlocality.io/prefetch-node"
-	bytesAnnotation      = "layerlocality.io/prefetch-bytes"
-	generationAnnotation = "layerlocality.io/prefetch-generation"
+	// NodeAnnotation, bytesAnnotation and contentAnnotation of such a pod: where it is to pull, for readers (nodeOf), how
+	// many compressed bytes were missing there, and for which spec and images it is (contentOf).
+	NodeAnnotation    = "layerlocality.io/prefetch-node"
+	bytesAnnotation   = "layerlocality.io/prefetch-bytes"
+	contentAnnotation = "layerlocality.io/prefetch-content"
 )
 
 // How a pod pulls.
@@ -35,6 +35,8 @@ type podOptions struct {
 	Image string
 	// PriorityClass is to be the lowest one of the cluster.
 	PriorityClass string
+	// User and group that it runs as; less than 0: those that the namespace gives it.
+	User int64
 }
 
 // target is what an ImagePrefetch brings to nodes, and as whom.
@@ -56,21 +58,61 @@ func volumes(images []imageref.PodImage) []corev1.Volume {
 	return all
 }
 
-// maxDeadline is how long a pod may take to pull.
-const maxDeadline = 2 * time.Hour
+// A pod may take leastDeadline to pull, and a second for each slowest bytes, but no more than maxDeadline: a registry that
+// is slow on purpose does not hold a node's place for long.
+const (
+	leastDeadline = 10 * time.Minute
+	maxDeadline   = 2 * time.Hour
+	slowest       = 1 << 20
+)
+
+// deadline returns how long a pod may take for so many bytes, in seconds.
+func deadline(bytes int64) int64 {
+	return min(int64(leastDeadline/time.Second)+bytes/slowest, int64(maxDeadline/time.Second))
+}
+
+// contentOf returns what a pod is about: the spec of its ImagePrefetch, and the images.
+func contentOf(object *v1alpha1.ImagePrefetch, t *target) string {
+	sum := sha256.Sum256([]byte(strings.Join(names(t.images), " ")))
+	return strconv.FormatInt(object.Generation, 10) + "-" + hex.EncodeToString(sum[:5])
+}
+
+// nodeOf returns the node on which a pod is to pull, "" if it is none that newPod made: tenants may make pods with its
+// label, and change labels and annotations of others, but not their spec.
+func nodeOf(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if pod.Labels[PodLabel] == "" || owner == nil || owner.Kind != "ImagePrefetch" || owner.APIVersion != v1alpha1.GroupVersion.String() ||
+		len(pod.Spec.InitContainers) > 0 || len(pod.Spec.Containers) != 1 || pod.Spec.ActiveDeadlineSeconds == nil {
+		return ""
+	}
+	affinity := pod.Spec.Affinity
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return ""
+	}
+	terms := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 1 || len(terms[0].MatchFields) != 1 || len(terms[0].MatchFields[0].Values) != 1 {
+		return ""
+	}
+	return terms[0].MatchFields[0].Values[0]
+}
 
 // newPod returns the pod that has a node pull. It is placed as a DaemonSet places its pods: the
 // scheduler sees to taints and room. Pod security "restricted" allows it. Its container runs, and does
 // nothing, until the node has reported the images: schedulers do not follow pods that have ended.
 func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64, attempt int32, options podOptions) *corev1.Pod {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %d", object.UID, node, object.Generation, attempt))
+	content := contentOf(object, t)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %d", object.UID, node, content, attempt))
+	var user *int64
+	if options.User >= 0 {
+		user = ptr.To(options.User)
+	}
 	quantity := resource.MustParse
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: object.Namespace, Name: object.Name[:min(len(object.Name), 230)] + "-" + hex.EncodeToString(sum[:5]),
 			Labels: map[string]string{PodLabel: sourceOf(object), "app.kubernetes.io/part-of": "layer-locality"},
 			Annotations: map[string]string{
-				NodeAnnotation: node, bytesAnnotation: strconv.FormatInt(bytes, 10), generationAnnotation: strconv.FormatInt(object.Generation, 10),
+				NodeAnnotation: node, bytesAnnotation: strconv.FormatInt(bytes, 10), contentAnnotation: content,
 				"cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
 				"sidecar.istio.io/inject":                        "false", "linkerd.io/inject": "disabled",
 			},
@@ -82,12 +124,12 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 					{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
 				}}},
 			}}},
-			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: ptr.To(int64(maxDeadline / time.Second)),
+			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: ptr.To(deadline(bytes)),
 			TerminationGracePeriodSeconds: ptr.To[int64](1), PriorityClassName: options.PriorityClass,
 			ServiceAccountName: t.serviceAccount, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 			ImagePullSecrets: t.secrets, Tolerations: t.tolerations, Volumes: volumes(t.images),
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](65535), RunAsGroup: ptr.To[int64](65535),
+				RunAsNonRoot: ptr.To(true), RunAsUser: user, RunAsGroup: user,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
@@ -106,13 +148,13 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 	}
 }
 
-// bytesOf returns how many bytes a pod has its node pull. Whoever may edit pods may write anything there.
-func bytesOf(pod *corev1.Pod) int64 {
+// bytesOf returns how many bytes a pod has its node pull, most at most: whoever may edit pods may write anything there.
+func bytesOf(pod *corev1.Pod, most int64) int64 {
 	bytes, err := strconv.ParseInt(pod.Annotations[bytesAnnotation], 10, 64)
-	if err != nil || bytes < 0 || bytes > v1alpha1.MaxLayerBytes {
+	if err != nil || bytes < 0 {
 		return 0
 	}
-	return bytes
+	return min(bytes, most)
 }
 
 // outcome is how far a pod has come.
@@ -132,6 +174,7 @@ const unschedulable = 30 * time.Second
 // (k8s.io/kubernetes/pkg/kubelet/images).
 var notPulled = []string{
 	"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "SignatureValidationFailed",
+	"CreateContainerConfigError", // the user that it is to run as
 }
 
 // outcomeOf returns how far a pod has come, and why it failed. The kubelet creates a container once it has all image volumes.

@@ -39,6 +39,8 @@ func TestBudget(t *testing.T) {
 		{name: "the node's hour", hour: []pull{p("n1", "b", 100)}, next: p("n1", "a", 51), flag: "--max-node-bytes-per-hour="},
 		{name: "the namespace's hour", hour: []pull{p("n2", "a", 150)}, next: p("n1", "a", 51), flag: "--max-namespace-bytes-per-hour="},
 		{name: "everybody's hour", hour: []pull{p("n2", "b", 100), p("n3", "c", 100)}, next: p("n1", "a", 51), flag: "--max-bytes-per-hour="},
+		{name: "one that floods has no more than its own", active: []pull{p("n2", "b", 1), p("n3", "b", 1), p("n4", "b", 1), p("n5", "b", 1)}, next: p("n1", "a", 1)},
+		{name: "nor bytes", hour: []pull{p("n2", "b", 100), p("n3", "b", 100), p("n4", "b", 1000)}, next: p("n1", "a", 50)},
 		{name: "the hour before", hour: []pull{{"n1", "a", sourceObject, 1000, begin.Add(-time.Hour - time.Second)}}, next: p("n1", "a", 50)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -226,10 +228,98 @@ func TestNamesAreBounded(t *testing.T) {
 	if len(first.Name) > 253 || first.Name != again.Name || first.Name == other.Name || first.Name == retried.Name {
 		t.Errorf("names %s, %s, %s, %s", first.Name, again.Name, other.Name, retried.Name)
 	}
-	for text, want := range map[string]int64{"5": 5, "-1": 0, "x": 0, "99999999999999999999": 0, "1099511627777": 0} {
+	for text, want := range map[string]int64{"5": 5, "-1": 0, "x": 0, "99999999999999999999": 0, "1099511627777": 1000} {
 		first.Annotations[bytesAnnotation] = text
-		if got := bytesOf(first); got != want {
+		if got := bytesOf(first, 1000); got != want {
 			t.Errorf("annotation %s: %d bytes, want %d", text, got, want)
 		}
 	}
+}
+
+// TestOnlyOurPods: pods that a tenant makes with the label, and changes of annotations, say nothing about nodes.
+func TestOnlyOurPods(t *testing.T) {
+	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p", UID: "1"}}
+	images := &target{images: []imageref.PodImage{{Name: "app:1"}}}
+	made := func(change func(*corev1.Pod)) *corev1.Pod {
+		pod := newPod(object, images, "n1", 5, 0, podOptions{})
+		if change != nil {
+			change(pod)
+		}
+		return pod
+	}
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"ours":                  {made(nil), "n1"},
+		"annotations of others": {made(func(p *corev1.Pod) { p.Annotations[NodeAnnotation] = "n2" }), "n1"},
+		"no owner":              {made(func(p *corev1.Pod) { p.OwnerReferences = nil }), ""},
+		"of something else":     {made(func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Job" }), ""},
+		"another group":         {made(func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "example.com/v1" }), ""},
+		"no label":              {made(func(p *corev1.Pod) { p.Labels = nil }), ""},
+		"one that initializes":  {made(func(p *corev1.Pod) { p.Spec.InitContainers = p.Spec.Containers }), ""},
+		"two containers":        {made(func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0]) }), ""},
+		"without an end":        {made(func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = nil }), ""},
+		"no affinity":           {made(func(p *corev1.Pod) { p.Spec.Affinity = nil }), ""},
+		"empty affinity":        {made(func(p *corev1.Pod) { p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}} }), ""},
+		"any of two nodes": {made(func(p *corev1.Pod) {
+			fields := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchFields
+			fields[0].Values = append(fields[0].Values, "n2")
+		}), ""},
+	} {
+		if got := nodeOf(test.pod); got != test.want {
+			t.Errorf("%s: node %q, want %q", name, got, test.want)
+		}
+	}
+	for bytes, seconds := range map[int64]int64{0: 600, 100 << 20: 700, 1 << 40: 7200} {
+		if got := *newPod(object, images, "n1", bytes, 0, podOptions{}).Spec.ActiveDeadlineSeconds; got != seconds {
+			t.Errorf("%d bytes may take %d s, want %d", bytes, got, seconds)
+		}
+	}
+	if user := made(nil).Spec.SecurityContext.RunAsUser; user == nil || *user != 0 {
+		t.Errorf("user %v", user)
+	}
+	if context := newPod(object, images, "n1", 5, 0, podOptions{User: -1}).Spec.SecurityContext; context.RunAsUser != nil || context.RunAsGroup != nil || !*context.RunAsNonRoot {
+		t.Errorf("user and group are those of the namespace, not %v", context)
+	}
+}
+
+// TestBegin: time counts anew for another spec and after a pause, and not for another template; what has ended stays.
+func TestBegin(t *testing.T) {
+	r := &Reconciler{}
+	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
+	of := func(names ...string) *target {
+		var t target
+		for _, name := range names {
+			t.images = imageref.Append(t.images, name, "")
+		}
+		return &t
+	}
+	expect := func(what string, t1 *target, at time.Time, start *time.Time, nodes int, images ...string) {
+		t.Helper()
+		r.begin(object, t1, at)
+		s := &object.Status
+		if (s.StartTime == nil) != (start == nil) || start != nil && !s.StartTime.Time.Equal(*start) || len(s.Nodes) != nodes || strings.Join(s.Images, " ") != strings.Join(images, " ") {
+			t.Errorf("%s: start %v, nodes %v, images %v", what, s.StartTime, s.Nodes, s.Images)
+		}
+		s.Nodes = []v1alpha1.PrefetchedNode{{Name: "n1"}}
+	}
+	later := begin.Add(24 * time.Hour)
+	expect("new", of("app:1"), begin, &begin, 0, "app:1")
+	expect("again", of("app:1"), begin.Add(time.Second), &begin, 1, "app:1")
+	expect("another template", of("app:2"), begin.Add(time.Second), &begin, 0, "app:2")
+	expect("its workload is gone", of(), begin.Add(time.Second), &begin, 1, "app:2")
+	object.Spec.Paused = true
+	expect("paused", of("app:2"), begin.Add(time.Minute), nil, 1, "app:2")
+	object.Spec.Paused = false
+	expect("resumed", of("app:2"), later, &later, 1, "app:2")
+	object.Status.CompletionTime = &metav1.Time{Time: later}
+	next := of("app:3")
+	expect("ended", next, later.Add(time.Hour), &later, 1, "app:2")
+	if len(next.images) != 1 || next.images[0].Name != "app:2" {
+		t.Errorf("what it brought: %v", next.images)
+	}
+	object.Generation = 2
+	day2 := later.Add(2 * time.Hour)
+	expect("another spec", of("app:3"), day2, &day2, 0, "app:3")
 }

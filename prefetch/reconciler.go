@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -46,7 +45,10 @@ const (
 
 	// How often an object is looked at again: while nodes pull or wait, and what waits for something else.
 	soon  = 3 * time.Second
+	poll  = 30 * time.Second
 	later = 10 * time.Minute
+	// A pod that is not gone so long after its deletion is on a node that does not answer.
+	leaves = time.Minute
 )
 
 // Reconciler works on ImagePrefetches, one at a time.
@@ -62,8 +64,11 @@ type Reconciler struct {
 	ledger *ledger
 	// begun are pods that the cache may not show yet.
 	begun map[types.NamespacedName]pull
-	// accounted are the pulls that the ledger has; judged those of which it is known whether they were of use.
-	accounted, judged map[pullKey]bool
+	// accounted are the pulls that the ledger has, but for older ones since forgotten; judged those of each object of
+	// which it is known whether they were of use.
+	accounted map[pullKey]bool
+	forgotten time.Time
+	judged    map[types.NamespacedName]map[pullKey]bool
 }
 
 // pullKey identifies a pull on a node.
@@ -80,6 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	object := &v1alpha1.ImagePrefetch{}
 	if err := r.client.Get(ctx, request.NamespacedName, object); err != nil || object.DeletionTimestamp != nil {
+		delete(r.judged, request.NamespacedName)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	before := object.Status.DeepCopy()
@@ -100,23 +106,25 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 // deleted.
 func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (again time.Duration, err error) {
 	now, status := r.clock.Now(), &object.Status
-	pods, err := r.podsOf(ctx, object)
+	t, w, err := r.target(ctx, object)
+	var invalid invalidError
+	if err != nil && !errors.As(err, &invalid) {
+		return 0, err
+	}
+	if err != nil {
+		t = &target{} // whose pods are none
+	}
+	r.begin(object, t, now)
+	pods, err := r.podsOf(ctx, object, t)
 	if err != nil {
 		return 0, err
 	}
-	if status.ObservedGeneration != object.Generation {
-		*status = v1alpha1.ImagePrefetchStatus{ObservedGeneration: object.Generation}
-	}
-	t, w, err := r.target(ctx, object)
-	var invalid invalidError
-	switch {
-	case errors.As(err, &invalid):
+	hasPods := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })
+	if invalid.error != nil {
 		if _, err := r.finish(ctx, object, pods, v1alpha1.ReasonInvalid, invalid.Error()); err != nil {
 			return 0, err
 		}
-		return r.afterEnd(object, len(pods) > 0, now), nil
-	case err != nil:
-		return 0, err
+		return r.afterEnd(object, hasPods, now), nil
 	}
 	active, err := r.observe(ctx, object, t, pods)
 	if err != nil {
@@ -126,9 +134,13 @@ func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (
 		return 0, err
 	}
 	if status.CompletionTime != nil {
-		return r.afterEnd(object, len(pods) > 0, now), nil
+		return r.afterEnd(object, hasPods, now), nil
 	}
-	if now.Sub(object.CreationTimestamp.Time) >= time.Duration(cmp.Or(object.Spec.DeadlineSeconds, 3600))*time.Second {
+	left := time.Duration(cmp.Or(object.Spec.DeadlineSeconds, 3600)) * time.Second
+	if status.StartTime != nil {
+		left -= now.Sub(status.StartTime.Time)
+	}
+	if left <= 0 {
 		return r.finish(ctx, object, pods, v1alpha1.ReasonDeadline, fmt.Sprintf("%d nodes are not ready", status.NodesWanted-status.NodesReady))
 	}
 	off, err := r.turnedOff(ctx, object.Namespace)
@@ -139,13 +151,36 @@ func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (
 		return r.finish(ctx, object, pods, v1alpha1.ReasonTurnedOff, "the namespace has the label "+NamespaceLabel+"="+disabled)
 	case object.Spec.Workload != nil && w == nil:
 		r.wait(object, v1alpha1.ReasonNoWorkload, fmt.Sprintf("there is no %s %s", object.Spec.Workload.Kind, object.Spec.Workload.Name))
-		return later, nil
+		return min(poll, left), nil
 	}
-	return r.advance(ctx, object, t, w, active, now)
+	again, err = r.advance(ctx, object, t, w, active, now)
+	return min(again, left), err
 }
 
-// podsOf returns the pods of an object, and ends those of the spec before.
-func (r *Reconciler) podsOf(ctx context.Context, object *v1alpha1.ImagePrefetch) (own []*corev1.Pod, err error) {
+// begin begins anew with another spec, or with other images in the template of a workload. What an object that has ended
+// brought stays what it was.
+func (r *Reconciler) begin(object *v1alpha1.ImagePrefetch, t *target, now time.Time) {
+	status, images := &object.Status, names(t.images)
+	switch {
+	case status.ObservedGeneration != object.Generation:
+		*status = v1alpha1.ImagePrefetchStatus{ObservedGeneration: object.Generation, Images: images}
+	case status.CompletionTime == nil && len(images) > 0 && !slices.Equal(status.Images, images):
+		*status = v1alpha1.ImagePrefetchStatus{ObservedGeneration: object.Generation, Images: images, StartTime: status.StartTime}
+	case status.CompletionTime != nil:
+		t.images = nil
+		for _, name := range status.Images {
+			t.images = imageref.Append(t.images, name, "")
+		}
+	}
+	if object.Spec.Paused {
+		status.StartTime = nil
+	} else if status.StartTime == nil {
+		status.StartTime = &metav1.Time{Time: now}
+	}
+}
+
+// podsOf returns the pods of an object, and ends those for another spec or other images.
+func (r *Reconciler) podsOf(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target) (own []*corev1.Pod, err error) {
 	var all corev1.PodList
 	if err := r.client.List(ctx, &all, client.InNamespace(object.Namespace), client.HasLabels{PodLabel}); err != nil {
 		return nil, err
@@ -153,8 +188,8 @@ func (r *Reconciler) podsOf(ctx context.Context, object *v1alpha1.ImagePrefetch)
 	for i := range all.Items {
 		pod := &all.Items[i]
 		switch {
-		case !metav1.IsControlledBy(pod, object):
-		case pod.Annotations[generationAnnotation] != strconv.FormatInt(object.Generation, 10):
+		case !metav1.IsControlledBy(pod, object) || nodeOf(pod) == "":
+		case pod.Annotations[contentAnnotation] != contentOf(object, t):
 			if err := r.end(ctx, pod); err != nil {
 				return nil, err
 			}
@@ -170,7 +205,7 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 	active = map[string]bool{}
 	now := r.clock.Now()
 	for _, pod := range pods {
-		node, bytes := pod.Annotations[NodeAnnotation], bytesOf(pod)
+		node, bytes := nodeOf(pod), bytesOf(pod, r.budget.NodeBytes)
 		delete(r.begun, client.ObjectKeyFromObject(pod))
 		entry := entryOf(object, node)
 		recorded := entry != nil && !entry.Time.Time.Before(pod.CreationTimestamp.Time)
@@ -274,7 +309,8 @@ const maxAccounted = 10_000
 // account adds a pull to the ledger, once.
 func (r *Reconciler) account(object *v1alpha1.ImagePrefetch, node string, bytes int64, began time.Time) {
 	key := pullKey{object.UID, node, began.Unix()}
-	if len(r.accounted) > maxAccounted {
+	if len(r.accounted) > maxAccounted && r.clock.Since(r.forgotten) > time.Minute {
+		r.forgotten = r.clock.Now()
 		maps.DeleteFunc(r.accounted, func(key pullKey, _ bool) bool { return r.clock.Since(time.Unix(key.began, 0)) >= time.Hour })
 	}
 	if r.clock.Since(began) < time.Hour && !r.accounted[key] {
@@ -294,6 +330,7 @@ func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, now time.T
 			continue
 		}
 		r.account(object, n.Name, n.Bytes, n.Time.Time)
+		before := *n
 		if !n.Used && now.Sub(n.Time.Time) < unusedAfter {
 			if pods == nil {
 				var err error
@@ -307,14 +344,21 @@ func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, now time.T
 		}
 		key := pullKey{object.UID, n.Name, n.Time.Unix()}
 		wasted := !n.Used && (now.Sub(n.Time.Time) >= unusedAfter || r.expired(object, now))
-		if (n.Used || wasted) && !r.judged[key] {
-			r.judged[key] = true
+		n.Wasted = n.Wasted || wasted
+		if n.Used != before.Used || n.Wasted != before.Wasted { // once, also after a restart
+			r.metrics.judged(source, n.Used, n.Bytes)
+		}
+		if judged := r.judged[client.ObjectKeyFromObject(object)]; (n.Used || wasted) && !judged[key] {
+			if judged == nil {
+				judged = map[pullKey]bool{}
+				r.judged[client.ObjectKeyFromObject(object)] = judged
+			}
+			judged[key] = true
 			if n.Used {
 				r.ledger.judge(account{object.Namespace, source}, n.Bytes, 0)
 			} else {
 				r.ledger.judge(account{object.Namespace, source}, 0, n.Bytes)
 			}
-			r.metrics.judged(source, n.Used, n.Bytes)
 		}
 		if n.Used {
 			object.Status.BytesSaved += n.Bytes
@@ -407,13 +451,12 @@ type chosen struct {
 }
 
 // choose returns the nodes that an object is about: those of the candidates that suit, up to MaxNodes, those that have begun first, and then
-// those that lack least.
-func (r *Reconciler) choose(object *v1alpha1.ImagePrefetch, t *target, w *workload, k *known, active map[string]bool) ([]chosen, error) {
+// those that lack least. Beyond are so many that its status has no room for.
+func (r *Reconciler) choose(object *v1alpha1.ImagePrefetch, t *target, w *workload, k *known, active map[string]bool) (all []chosen, beyond int, err error) {
 	names, err := r.candidates(object, w)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	var all []chosen
 	for _, name := range names {
 		node, err := r.cluster.nodes.Get(name)
 		has, ok := k.on(name)
@@ -435,16 +478,30 @@ func (r *Reconciler) choose(object *v1alpha1.ImagePrefetch, t *target, w *worklo
 	most := len(all)
 	if object.Spec.MaxNodes != nil {
 		if most, err = intstr.GetScaledValueFromIntOrPercent(object.Spec.MaxNodes, len(all), true); err != nil {
-			return nil, invalidError{fmt.Errorf("maxNodes: %w", err)}
+			return nil, 0, invalidError{fmt.Errorf("maxNodes: %w", err)}
 		}
 	}
-	return all[:max(0, min(most, len(all), v1alpha1.MaxPrefetchedNodes))], nil
+	all = all[:max(0, min(most, len(all)))]
+	room := v1alpha1.MaxPrefetchedNodes
+	fits := all[:0]
+	for _, n := range all {
+		switch {
+		case !n.begun && n.has.has(): // it needs no entry
+		case room == 0:
+			beyond++
+			continue
+		default:
+			room--
+		}
+		fits = append(fits, n)
+	}
+	return fits, beyond, nil
 }
 
 // advance has further nodes begin, as far as budgets allow.
 func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target, w *workload, active map[string]bool, now time.Time) (time.Duration, error) {
 	k := r.cluster.measure(t.images)
-	nodes, err := r.choose(object, t, w, k, active)
+	nodes, beyond, err := r.choose(object, t, w, k, active)
 	var invalid invalidError
 	if errors.As(err, &invalid) {
 		return r.finish(ctx, object, nil, v1alpha1.ReasonInvalid, err.Error())
@@ -457,7 +514,7 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 		return 0, err
 	}
 	var ready, given int32
-	waiting := ""
+	waiting, full := "", false
 	for _, n := range nodes {
 		entry := entryOf(object, n.name)
 		switch {
@@ -471,15 +528,18 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 		case n.has.missing == 0:
 			waiting = cmp.Or(waiting, n.name+" pulls the layers for other pods")
 		case object.Spec.Paused:
-		case k.awaited && now.Sub(object.CreationTimestamp.Time) < awaitManifest:
+		case full:
+		case k.awaited && now.Sub(object.Status.StartTime.Time) < awaitManifest:
 			waiting = cmp.Or(waiting, "the layers of an image are not known yet")
 		default:
-			refused, err := r.begin(ctx, object, t, n, &pulls, now)
+			refused, err := r.pull(ctx, object, t, n, &pulls, now)
 			if err != nil {
 				return 0, err
 			}
-			if refused != "" {
-				waiting = cmp.Or(waiting, n.name+": "+refused)
+			if full = refused != nil && refused.ofAll; full {
+				waiting = refused.reason
+			} else if refused != nil {
+				waiting = cmp.Or(waiting, n.name+": "+refused.reason)
 			}
 			if e := entryOf(object, n.name); e != nil && e.Attempts >= maxAttempts {
 				given++
@@ -487,11 +547,13 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 		}
 	}
 	status := &object.Status
-	status.NodesWanted, status.NodesReady, status.NodesFailed = int32(len(nodes)), ready, given //nolint:gosec // at most MaxPrefetchedNodes
-	switch left := status.NodesWanted - ready - given; {
+	status.NodesWanted, status.NodesReady, status.NodesFailed = int32(len(nodes)+beyond), ready, given+int32(beyond) //nolint:gosec // nodes of a cluster
+	switch left := int32(len(nodes)) - ready - given; {                                                              //nolint:gosec // nodes of a cluster
 	case len(nodes) == 0 && len(t.images) > 0:
-		r.wait(object, v1alpha1.ReasonNoWorkload, "no node suits, or none runs the workload")
-		return later, nil
+		r.wait(object, v1alpha1.ReasonWaiting, "no node suits, or none runs the workload")
+		return poll, nil
+	case left == 0 && beyond > 0:
+		return r.finish(ctx, object, nil, v1alpha1.ReasonFailed, fmt.Sprintf("%d of %d nodes are more than the %d that one object has: make several, with nodeSelector", beyond, status.NodesWanted, v1alpha1.MaxPrefetchedNodes))
 	case left == 0 && given > 0:
 		return r.finish(ctx, object, nil, v1alpha1.ReasonFailed, fmt.Sprintf("%d of %d nodes failed", given, status.NodesWanted))
 	case left == 0:
@@ -515,8 +577,11 @@ func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, e
 	for i := range all.Items {
 		pod := &all.Items[i]
 		delete(r.begun, client.ObjectKeyFromObject(pod))
+		if nodeOf(pod) == "" || pod.DeletionTimestamp != nil && now.Sub(pod.DeletionTimestamp.Time) > leaves {
+			continue
+		}
 		if is, _, _ := outcomeOf(pod, now); is == pulling {
-			pulls = append(pulls, pull{pod.Annotations[NodeAnnotation], pod.Namespace, pod.Labels[PodLabel], bytesOf(pod), pod.CreationTimestamp.Time})
+			pulls = append(pulls, pull{nodeOf(pod), pod.Namespace, pod.Labels[PodLabel], bytesOf(pod, r.budget.NodeBytes), pod.CreationTimestamp.Time})
 		}
 	}
 	for key, p := range r.begun {
@@ -530,11 +595,11 @@ func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, e
 	return pulls, nil
 }
 
-// begin has a node pull if budgets, its link and its disk allow that; refused is why they do not.
-func (r *Reconciler) begin(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target, n chosen, pulls *[]pull, now time.Time) (refused string, err error) {
+// pull has a node pull if budgets, its link and its disk allow that; refused is why they do not.
+func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target, n chosen, pulls *[]pull, now time.Time) (refused *refusal, err error) {
 	node, err := r.cluster.nodes.Get(n.name)
 	if err != nil {
-		return "", client.IgnoreNotFound(err)
+		return nil, client.IgnoreNotFound(err)
 	}
 	next := pull{n.name, object.Namespace, sourceOf(object), n.has.missing, now}
 	never := func(reason, message string) {
@@ -545,10 +610,10 @@ func (r *Reconciler) begin(ctx context.Context, object *v1alpha1.ImagePrefetch, 
 	}
 	if why := volumesServed(node); why != "" {
 		never("NoImageVolumes", why)
-		return "", nil
+		return nil, nil
 	}
 	if !suits(node, t.tolerations) {
-		return "the node is not ready for pods", nil
+		return &refusal{reason: "the node is not ready for pods"}, nil
 	}
 	others := n.has.pending
 	for _, p := range *pulls {
@@ -557,16 +622,16 @@ func (r *Reconciler) begin(ctx context.Context, object *v1alpha1.ImagePrefetch, 
 		}
 	}
 	if others > r.budget.PendingBytes {
-		return fmt.Sprintf("it pulls %d bytes for other pods", others), nil
+		return &refusal{reason: "it pulls more than --max-pending-bytes for other pods"}, nil
 	}
 	if !diskAllows(node, n.has.missing, r.budget.DiskShare) {
-		return "images would take too much of its storage", nil
+		return &refusal{reason: "images would take more than --max-disk-share of its storage"}, nil
 	}
 	if no := r.budget.allows(r.ledger, *pulls, next); no != nil && no.never {
 		never("OverBudget", no.reason)
-		return "", nil
+		return nil, nil
 	} else if no != nil {
-		return no.reason, nil
+		return no, nil
 	}
 	var attempt int32
 	if entry := entryOf(object, n.name); entry != nil {
@@ -575,25 +640,26 @@ func (r *Reconciler) begin(ctx context.Context, object *v1alpha1.ImagePrefetch, 
 	pod := newPod(object, t, n.name, n.has.missing, attempt, r.pods)
 	key := client.ObjectKeyFromObject(pod)
 	if _, known := r.begun[key]; known {
-		return "", nil
+		return nil, nil
 	}
 	err = r.client.Create(ctx, pod)
 	switch {
 	case apierrors.IsAlreadyExists(err): // the cache is behind
-		return "", nil
+		return nil, nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
 		r.fail(object, n.name, string(apierrors.ReasonForError(err)), err.Error(), metav1.NewTime(now))
-		return "", nil
+		return nil, nil
 	case err != nil:
-		return "", fmt.Errorf("creating a pod for node %s: %w", n.name, err)
+		return nil, fmt.Errorf("creating a pod for node %s: %w", n.name, err)
 	}
 	r.begun[key] = next
 	*pulls = append(*pulls, next)
 	r.account(object, n.name, n.has.missing, pod.CreationTimestamp.Time)
 	log.FromContext(ctx).Info("A node pulls ahead", "node", n.name, "bytes", n.has.missing, "images", names(t.images))
-	return "", nil
+	return nil, nil
 }
 
+// names returns the names of images.
 func names(images []imageref.PodImage) (all []string) {
 	for _, image := range images {
 		all = append(all, image.Name)

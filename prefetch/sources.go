@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/distribution/reference"
@@ -67,7 +68,7 @@ const newNode = 10 * time.Minute
 
 // cause is what a source has to look at.
 type cause struct {
-	source, kind, namespace, name, digest string
+	source, kind, namespace, name string
 }
 
 // sources make ImagePrefetches from what they see in the cluster.
@@ -75,6 +76,9 @@ type sources struct {
 	*Reconciler
 	enabled []string
 	queue   workqueue.TypedRateLimitingInterface[cause]
+
+	// leads: what is seen before is for the process that leads then.
+	leads atomic.Bool
 
 	mu sync.Mutex
 	// tags has the digest of each tag, and when that was confirmed.
@@ -95,12 +99,10 @@ func newSources(r *Reconciler, enabled []string) *sources {
 
 // watch adds the handlers of the sources that are enabled.
 func (s *sources) watch(ctx context.Context, informers crcache.Informers) error {
-	handle := func(object client.Object, f func(object any, initial bool)) error {
+	handle := func(object client.Object, f, gone func(object any)) error {
 		informer, err := informers.GetInformer(ctx, object)
 		if err == nil {
-			_, err = informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-				AddFunc: f, UpdateFunc: func(_, object any) { f(object, false) },
-			})
+			_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: f, UpdateFunc: func(_, object any) { f(object) }, DeleteFunc: gone})
 		}
 		if err != nil {
 			return fmt.Errorf("watching %T: %w", object, err)
@@ -108,21 +110,21 @@ func (s *sources) watch(ctx context.Context, informers crcache.Informers) error 
 		return nil
 	}
 	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet"} {
-		err := handle(emptyOf(kind), func(object any, _ bool) {
+		err := handle(emptyOf(kind), func(object any) {
 			if o, ok := object.(client.Object); ok && slices.Contains(s.enabled, SourceTemplate) {
-				s.queue.Add(cause{source: SourceTemplate, kind: kind, namespace: o.GetNamespace(), name: o.GetName()})
+				s.add(cause{SourceTemplate, kind, o.GetNamespace(), o.GetName()})
 			}
-		})
+		}, nil)
 		if err != nil {
 			return err
 		}
 	}
 	if slices.Contains(s.enabled, SourceTag) {
-		err := handle(&v1alpha1.ImageManifest{}, func(object any, _ bool) {
+		err := handle(&v1alpha1.ImageManifest{}, func(object any) {
 			if m, ok := object.(*v1alpha1.ImageManifest); ok {
 				s.confirm(m)
 			}
-		})
+		}, s.forget)
 		if err != nil {
 			return err
 		}
@@ -152,16 +154,45 @@ func (s *sources) confirm(m *v1alpha1.ImageManifest) {
 		}
 		s.tags[ref.Name] = confirmed{ref.Digest, ref.LastConfirmed.Time}
 		if known && last.digest != ref.Digest {
-			s.queue.Add(cause{source: SourceTag, name: ref.Name, digest: ref.Digest})
+			s.add(cause{source: SourceTag, name: ref.Name})
 		}
+	}
+}
+
+// forget drops the tags that a deleted object had last.
+func (s *sources) forget(object any) {
+	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = unknown.Obj
+	}
+	m, ok := object.(*v1alpha1.ImageManifest)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ref := range m.Status.References {
+		if s.tags[ref.Name].digest == ref.Digest {
+			delete(s.tags, ref.Name)
+		}
+	}
+}
+
+// add has something looked at, if this process leads.
+func (s *sources) add(c cause) {
+	if s.leads.Load() {
+		s.queue.Add(c)
 	}
 }
 
 // seeNode has a new node looked at once it is ready.
 func (s *sources) seeNode(object any) {
-	if node, ok := object.(*corev1.Node); ok && nodestatus.Ready(node) && s.clock.Since(node.CreationTimestamp.Time) < newNode {
-		s.queue.Add(cause{source: SourceNode, name: node.Name})
+	if node, ok := object.(*corev1.Node); ok && s.isNew(node) {
+		s.add(cause{source: SourceNode, name: node.Name})
 	}
+}
+
+func (s *sources) isNew(node *corev1.Node) bool {
+	return nodestatus.Ready(node) && s.clock.Since(node.CreationTimestamp.Time) < newNode
 }
 
 // Start works until the context is done.
@@ -173,6 +204,10 @@ func (s *sources) Start(ctx context.Context) error {
 		<-ctx.Done()
 		s.queue.ShutDown()
 	}()
+	s.leads.Store(true)
+	if err := s.addAll(ctx); err != nil {
+		return err
+	}
 	for {
 		next, ended := s.queue.Get()
 		if ended {
@@ -186,6 +221,29 @@ func (s *sources) Start(ctx context.Context) error {
 		}
 		s.queue.Done(next)
 	}
+}
+
+// addAll has all workloads and new nodes looked at: they changed while another process led, or none.
+func (s *sources) addAll(ctx context.Context) error {
+	if slices.Contains(s.enabled, SourceTemplate) {
+		all, err := s.workloads(ctx)
+		if err != nil {
+			return err
+		}
+		for _, w := range all {
+			s.add(cause{SourceTemplate, w.kind, w.object.GetNamespace(), w.object.GetName()})
+		}
+	}
+	if slices.Contains(s.enabled, SourceNode) {
+		nodes, err := s.cluster.nodes.List(everything)
+		if err != nil {
+			return err
+		}
+		for _, node := range nodes {
+			s.seeNode(node)
+		}
+	}
+	return nil
 }
 
 // NeedLeaderElection returns true: one makes objects.
@@ -246,6 +304,9 @@ func (s *sources) workloads(ctx context.Context) (all []*workload, err error) {
 // tag makes objects for the workloads whose pods pull a tag again when they start. The image is named by its digest: what
 // the tag means on a node, to pods that do not pull again, stays as it is.
 func (s *sources) tag(ctx context.Context, e cause) error {
+	s.mu.Lock()
+	digest := s.tags[e.name].digest
+	s.mu.Unlock()
 	all, err := s.workloads(ctx)
 	if err != nil {
 		return err
@@ -257,7 +318,7 @@ func (s *sources) tag(ctx context.Context, e cause) error {
 			if err != nil || image.PullPolicy != corev1.PullAlways || full.String() != e.name {
 				continue
 			}
-			if name := byDigest(image.Name, e.digest); name != "" {
+			if name := byDigest(image.Name, digest); name != "" {
 				images = append(images, name)
 			}
 		}
@@ -295,7 +356,7 @@ func isDigest(image string) bool { return strings.Contains(image, "@") }
 // themselves.
 func (s *sources) node(ctx context.Context, e cause) error {
 	node, err := s.cluster.nodes.Get(e.name)
-	if err != nil {
+	if err != nil || !s.isNew(node) {
 		return client.IgnoreNotFound(err)
 	}
 	hostname := node.Labels[corev1.LabelHostname]

@@ -90,9 +90,11 @@ func (r *Reconciler) target(ctx context.Context, object *v1alpha1.ImagePrefetch)
 	var w *workload
 	if ref := object.Spec.Workload; ref != nil {
 		var err error
-		if w, err = getWorkload(ctx, r.client, object.Namespace, ref.Kind, ref.Name); err != nil || w == nil {
+		if w, err = getWorkload(ctx, r.client, object.Namespace, ref.Kind, ref.Name); err != nil {
 			return t, nil, err
 		}
+	}
+	if w != nil {
 		t.images, t.tolerations, t.serviceAccount = pulledImages(w.template), w.template.Tolerations, w.template.ServiceAccountName
 		t.secrets = slices.Clone(w.template.ImagePullSecrets)
 	}

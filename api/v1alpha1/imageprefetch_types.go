@@ -61,8 +61,8 @@ type ImagePrefetchSpec struct {
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^([1-9][0-9]?|100)%$')",message="at least 1, or 1% to 100%"
 	MaxNodes *intstr.IntOrString `json:"maxNodes,omitempty"`
-	// DeadlineSeconds is how long the nodes have, from the creation of the object. What is not
-	// there by then has failed.
+	// DeadlineSeconds is how long the nodes have from status.startTime on. What is not there by
+	// then has failed.
 	// +optional
 	// +kubebuilder:default=3600
 	// +kubebuilder:validation:Minimum=1
@@ -92,6 +92,15 @@ type ImagePrefetchStatus struct {
 	// ObservedGeneration is that of the spec that the rest is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Images that it brings: it begins anew when the template of its workload has others.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=1024
+	Images []string `json:"images,omitempty"`
+	// StartTime is when it began with this spec, or when it was last resumed.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
 	// NodesWanted, of which NodesReady have the images and NodesFailed do not get them.
 	// +optional
 	NodesWanted int32 `json:"nodesWanted"`
@@ -134,6 +143,9 @@ type PrefetchedNode struct {
 	// Used is set once a pod on the node used an image of these.
 	// +optional
 	Used bool `json:"used,omitempty"`
+	// Wasted is set once no pod has used them in a day, or before the object expired.
+	// +optional
+	Wasted bool `json:"wasted,omitempty"`
 	// Attempts that failed.
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`

@@ -92,6 +92,7 @@ func (o *options) addTo(f *pflag.FlagSet) {
 	b := &o.prefetch.Budget
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without, $KUBECONFIG or the pod's service account")
 	f.StringSliceVar(&o.prefetch.Sources, "sources", nil, "what makes ImagePrefetches besides users: template (a rollout), tag (a moved tag, confirmed by layer-resolver), node (a new node)")
+	f.Int64Var(&o.prefetch.PodUser, "pod-user", 65535, "user and group that such a pod runs as; -1: those that its namespace gives it, as OpenShift demands")
 	f.StringVar(&o.prefetch.PodImage, "pod-image", "registry.k8s.io/pause:3.10.2", "image of pods that pull; it does nothing. Best the one that nodes have for sandboxes")
 	f.StringVar(&o.prefetch.PriorityClass, "priority-class", "layer-prefetch", "priority class of pods that pull, to be the lowest one")
 	f.IntVar(&b.Pods, "max-pods", b.Pods, "pods that pull at a time")
