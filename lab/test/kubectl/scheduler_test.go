@@ -236,7 +236,7 @@ func TestWhy(t *testing.T) {
 	// Several, of which one has no node.
 	pod(t, "nowhere", "nobody", image)
 	several := layers(t, "why", "-l", "app in (why,of-another,nowhere)", "--scheduler-url", schedulerURL)
-	if several.code != 0 || strings.Count(several.out, "\n") != 5 || !strings.Contains(several.out, "\nWithout a node: default/nowhere. kubectl layers plan POD shows what nodes have for one.\n") {
+	if several.code != 0 || strings.Count(several.out, "\n") != 4 || !strings.Contains(several.out, "\nWithout a node: default/nowhere. kubectl layers plan POD shows what nodes have for one.\n") {
 		t.Errorf("%+v", several)
 	}
 	if names := layers(t, "why", "-l", "app in (why,nowhere)", "--scheduler-url", schedulerURL, "-o", "name"); names.out != "node/"+on+"\n" {
