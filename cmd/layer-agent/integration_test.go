@@ -523,7 +523,7 @@ func testAgent(t *testing.T, p *plane) {
 	for _, column := range table.ColumnDefinitions {
 		columns = append(columns, column.Name)
 	}
-	if want := []string{"Name", "Images", "Layers", "Bytes", "Runtime", "Reuse", "Renewed"}; !slices.Equal(columns, want) || len(table.Rows) != 1 {
+	if want := []string{"Name", "Images", "Layers", "Bytes", "Runtime", "Reuse", "Renewed", "Renews"}; !slices.Equal(columns, want) || len(table.Rows) != 1 {
 		t.Fatalf("columns %q, want %q", columns, want)
 	}
 	if cells := fmt.Sprint(table.Rows[0].Cells[:6]); cells != "[n1 1 1 2097152 cri-o Digest]" {
