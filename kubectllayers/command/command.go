@@ -173,7 +173,8 @@ const (
 )
 
 // answers returns what runs a command. With --watch it prints answers until it is interrupted: on a terminal one in place
-// of the other, elsewhere those that differ from the one before.
+// of the other, elsewhere those that differ from the one before in more than ages. After the first one, errors are noted,
+// each once, and the command asks again.
 func (c *command) answers(f asks) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if _, err := c.output.Printer(); err != nil {
@@ -193,38 +194,49 @@ func (c *command) answers(f asks) func(*cobra.Command, []string) error {
 			}
 			return nil
 		}
-		var last bytes.Buffer
+		var last *bytes.Buffer
+		show := func(a *answer) error {
+			a.table.Value = document{apiVersion, a.kind, a.value, a.problems}
+			compared := a.table.WithoutAges()
+			if terminal.Width(cmd.OutOrStdout()) > 0 {
+				if len(a.table.Rows) > 0 {
+					a.table.Below = append(a.table.Below, fmt.Sprintf("Sizes are compressed bytes. What columns mean: %s --help", cmd.CommandPath()))
+				}
+				compared = &a.table
+			}
+			var text bytes.Buffer
+			if err := print(&text, compared); err != nil || last != nil && bytes.Equal(text.Bytes(), last.Bytes()) {
+				return err
+			}
+			last = &text
+			if c.watch {
+				terminal.Clear(cmd.OutOrStdout())
+			}
+			if err := print(cmd.OutOrStdout(), &a.table); err != nil {
+				return err
+			}
+			for _, p := range a.problems { // in json too, but there they are easily missed
+				cmd.PrintErrf("note: %s\n", terminal.Line(p.Error(), 1000))
+			}
+			return nil
+		}
+		failed := ""
 		for {
 			began := time.Now()
 			a, err := ask(cmd.Context(), r, args, f)
 			switch {
 			case c.watch && cmd.Context().Err() != nil:
 				return nil
-			case err != nil:
+			case err != nil && last == nil:
 				return err
-			}
-			a.table.Value = document{apiVersion, a.kind, a.value, a.problems}
-			if terminal.Width(cmd.OutOrStdout()) > 0 && len(a.table.Rows) > 0 {
-				a.table.Below = append(a.table.Below, fmt.Sprintf("Sizes are compressed bytes. What columns mean: %s --help", cmd.CommandPath()))
-			}
-			var text bytes.Buffer
-			if err := print(&text, &a.table); err != nil {
-				return err
-			}
-			if !bytes.Equal(text.Bytes(), last.Bytes()) {
-				last = text
-				if c.watch {
-					terminal.Clear(cmd.OutOrStdout())
-				}
-				if err := print(cmd.OutOrStdout(), &a.table); err != nil {
+			case err != nil && err.Error() != failed:
+				failed = err.Error()
+				cmd.PrintErrf("note: %s; asked again every %s or more seldom\n", terminal.Line(failed, 1000), pause)
+			case err == nil:
+				failed = ""
+				if err := show(a); err != nil || !c.watch {
 					return err
 				}
-				for _, p := range a.problems { // in json too, but there they are easily missed
-					cmd.PrintErrf("note: %s\n", terminal.Line(p.Error(), 1000))
-				}
-			}
-			if !c.watch {
-				return nil
 			}
 			select {
 			case <-cmd.Context().Done():

@@ -261,7 +261,7 @@ func (c *command) shared() *cobra.Command {
 	cmd.Flags().StringSliceVar(&images, "images", nil, "images to compare: --images A B C, or A,B,C")
 	cmd.Flags().BoolVar(&single, "layers", false, "a table of single layers instead of bases")
 	cmd.MarkFlagsMutuallyExclusive("layers", "images")
-	cmd.Flags().IntVar(&rows, "limit", 20, "at most so many rows in a table; 0 for all")
+	cmd.Flags().IntVar(&rows, "limit", 20, "at most so many rows in a table with headers; 0 for all")
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
 		if len(images) == 0 && len(args) > 0 {
 			return nil, fmt.Errorf("to compare images, put --images before them")
@@ -285,12 +285,9 @@ func (c *command) shared() *cobra.Command {
 		if single {
 			table = layersTable(shared.Layers)
 		}
-		switch all := len(table.Rows); {
-		case all == 0:
+		table.Most, table.All = rows, "--limit 0"
+		if len(table.Rows) == 0 {
 			table.Above = []string{"No layer on the nodes is in more than one image."}
-		case rows > 0 && all > rows:
-			table.Rows = table.Rows[:rows]
-			table.Below = []string{fmt.Sprintf("%d more: --limit 0 shows them", all-rows)}
 		}
 		return &answer{kind: "Shared", value: shared, problems: cluster.Problems, table: table}, nil
 	})

@@ -24,7 +24,7 @@ var nodeColumns = []output.Column{
 	{Title: "LAYERS", Means: "layers of them, each once"},
 	{Title: "SIZE", Means: "compressed bytes of these layers; an estimate for images that are known by name"},
 	{Title: "KNOWN FROM", Means: "layer-agent on the node; kubelet, a patched one; manifests: the kubelet lists digests, and ImageManifests have the layers; names, and nothing else is known; nothing: no image is listed. The best that holds for one of the images"},
-	{Title: "REPORTED", Means: "how long ago"},
+	{Title: "REPORTED", Means: "how long ago", Age: true},
 	{Title: "ON OTHER NODES", Wide: true, Means: "share of SIZE that at least one other node holds"},
 	{Title: "NOT LISTED", Wide: true, Means: "what the node holds, but does not list, so that the scheduler does not have it; list full: the kubelet lists 50 images or more, so there may be others"},
 	{Title: "LAYER REUSE", Wide: true, Means: "Digest: a layer is used again whatever is below it; Chain: only above the same layers"},
@@ -184,9 +184,10 @@ func (c *command) node() *cobra.Command {
 			if !ok {
 				return nil, fmt.Errorf("there is no node %q: see kubectl get nodes", terminal.Line(name, 253))
 			}
-			table := output.Answer{Columns: heldColumns}
-			table.Above = []string{fmt.Sprintf("%s: %s, %s, %s; known from %s, reported %s ago; layers used again by %s", name, output.Count(node.Images, "image"), output.Count(node.Layers, "layer"),
-				output.Bytes(float64(node.Bytes)), sourceOf(&node.Node), output.Age(node.Reported, cluster.Now), strings.ToLower(string(node.Reuse)))}
+			age := fmt.Sprintf("reported %s ago", output.Age(node.Reported, cluster.Now))
+			table := output.Answer{Columns: heldColumns, Ages: []string{age}}
+			table.Above = []string{fmt.Sprintf("%s: %s, %s, %s; known from %s, %s; layers used again by %s", name, output.Count(node.Images, "image"), output.Count(node.Layers, "layer"),
+				output.Bytes(float64(node.Bytes)), sourceOf(&node.Node), age, strings.ToLower(string(node.Reuse)))}
 			if missing := cuts(&node.Node); missing != "" {
 				table.Above = append(table.Above, "Not listed: "+missing)
 			}

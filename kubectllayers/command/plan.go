@@ -37,14 +37,14 @@ func (c *command) plan() *cobra.Command {
 	cmd := c.prints(c.watches(c.selectsNodes(&cobra.Command{
 		Use: "plan POD | KIND/NAME | -f FILE | --image IMAGE", Args: cobra.MaximumNArgs(1),
 		Short: "What each node would have to pull for a pod, the best first",
-		Long: help("What each node would have to pull for a pod: of a name, of a workload, in a file, or made of images. The ten best nodes are shown; --all and the forms json, yaml and templates have all.\n\n"+
+		Long: help("What each node would have to pull for a pod: of a name, of a workload, in a file, or made of images. A table has the first ten nodes; --all, --no-headers and other forms have all.\n\n"+
 			"The scheduler rates the nodes, with its arguments and its memory. If it cannot be asked, this program does so as the scheduler would with default arguments, and a line states that.", planColumns),
 		Example:           "  kubectl layers plan web-0\n  kubectl layers plan deployment/web --bandwidth 100M\n  kubectl layers plan -f web.yaml --all\n  kubectl get jobset train -o yaml | kubectl layers plan -f - --pod-template workers\n  kubectl layers plan --image quay.io/team/app:v2",
 		ValidArgsFunction: c.completeWorkloads(),
 	})))
-	of.flags(cmd)
+	of.flags(cmd, c.output)
 	cmd.Flags().StringVar(&bandwidth, "bandwidth", "", "bits a second that a node's link has, such as 100M or 1Gbit: shows seconds")
-	cmd.Flags().BoolVar(&all, "all", false, "a row for each node, not for the ten best")
+	cmd.Flags().BoolVar(&all, "all", false, "a row for each node, not for the first ten")
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
 		bits, err := parseBandwidth(bandwidth)
 		if err != nil {
@@ -53,7 +53,7 @@ func (c *command) plan() *cobra.Command {
 		if _, err := c.selects(); err != nil {
 			return nil, err
 		}
-		t, err := c.target(args, of)
+		t, err := c.target(args, &of)
 		if err != nil {
 			return nil, err
 		}
@@ -63,21 +63,22 @@ func (c *command) plan() *cobra.Command {
 			return nil, err
 		}
 		p.At(bits)
-		mean, fit := p.Mean()
-		nodes := len(p.Nodes)
 		if c.selector != "" {
 			uids, problem := r.NodeUIDs(ctx, c.selector)
 			if problem != nil {
 				return nil, problem
 			}
 			p.Nodes = slices.DeleteFunc(p.Nodes, func(n plan.Node) bool { return uids[n.Node] == "" })
+			if len(p.Nodes) == 0 {
+				return nil, c.noNode()
+			}
 		}
+		mean, fit := p.Mean()
 		table := planTable(p)
-		if more := len(table.Rows) - best; more > 0 && !all {
-			table.Rows = table.Rows[:best]
-			table.Below = append(table.Below, fmt.Sprintf("%s more: --all shows them.", output.Count(more, "node")))
+		if !all {
+			table.Most, table.All = best, "--all"
 		}
-		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %s, which lack %s on average.", p.Of, fit, output.Count(nodes, "node"), output.Bytes(mean)))
+		table.Below = append(table.Below, fmt.Sprintf("%s fits on %d of %s, which lack %s on average.", p.Of, fit, output.Count(len(p.Nodes), "node"), output.Bytes(mean)))
 		if p.RatedBy != "" {
 			table.Below = append(table.Below, fmt.Sprintf("Rated by the scheduler (%s).", p.RatedBy))
 		} else {
@@ -92,6 +93,11 @@ func (c *command) plan() *cobra.Command {
 		return &answer{kind: "Plan", value: p, problems: problems, table: table}, nil
 	})
 	return cmd
+}
+
+// noNode returns that the flag -l selects nothing.
+func (c *command) noNode() error {
+	return fmt.Errorf("no node has the labels %q: see kubectl get nodes --show-labels", terminal.Line(c.selector, 200))
 }
 
 // rated has the scheduler rate nodes for a pod, or else rates them by what is read now.
@@ -124,22 +130,30 @@ type source struct {
 	files    resource.FilenameOptions
 	template string
 	images   []string
+	// read is what the files have. They are read once: one may be standard input.
+	read *collect.Target
 }
 
-func (s *source) flags(cmd *cobra.Command) {
+// flags adds the flags to a command.
+func (s *source) flags(cmd *cobra.Command, forms *output.Flags) {
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) {
+		if s.template != "" {
+			return
+		}
+		if s.template = forms.TakeTemplate(); s.template != "" {
+			cmd.PrintErrf("note: --template names a pod template here: write --pod-template %s, for this goes with the next release; for a Go template, add -o go-template\n", terminal.Line(s.template, 100))
+		}
+	}
 	cmdutil.AddFilenameOptionFlags(cmd, &s.files, "that have a pod, or an object of any kind with pod templates")
 	cmd.Flags().StringVar(&s.template, "pod-template", "", "name or path of the one that is meant if an object has several pod templates, such as workers or spec.replicatedJobs[1].template.spec.template")
 	cmd.Flags().StringSliceVar(&s.images, "image", nil, "image of a pod that does not exist; several make one pod")
 }
 
 // target returns what the arguments of plan stand for.
-func (c *command) target(args []string, of source) (*collect.Target, error) {
+func (c *command) target(args []string, of *source) (*collect.Target, error) {
 	namespace, err := c.namespace()
 	if err != nil {
 		return nil, err
-	}
-	if old := c.output.PodTemplate(); of.template == "" && old != "" {
-		of.template = old // goes with the next release
 	}
 	name, inFile := strings.Join(args, ""), !cmdutil.IsFilenameSliceEmpty(of.files.Filenames, of.files.Kustomize)
 	switch {
@@ -148,7 +162,10 @@ func (c *command) target(args []string, of source) (*collect.Target, error) {
 	case len(of.images) > 0:
 		return collect.TargetOfImages(namespace, of.images)
 	case inFile:
-		return collect.TargetInFile(c.config, &of.files, namespace, name, of.template)
+		if of.read == nil {
+			of.read, err = collect.TargetInFile(c.config, &of.files, namespace, name, of.template)
+		}
+		return of.read, err
 	}
 	return collect.TargetOf(c.config, namespace, name, of.template)
 }
@@ -189,9 +206,9 @@ func (c *command) imageLocality() *cobra.Command {
 		Example:           "  kubectl layers imagelocality deployment/web\n  kubectl layers imagelocality --image quay.io/team/app:v2",
 		ValidArgsFunction: c.completeWorkloads(),
 	}))
-	of.flags(cmd)
+	of.flags(cmd, c.output)
 	cmd.RunE = c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
-		t, err := c.target(args, of)
+		t, err := c.target(args, &of)
 		if err != nil {
 			return nil, err
 		}
@@ -212,6 +229,9 @@ func (c *command) imageLocality() *cobra.Command {
 			v := points{Node: rating.Node, Points: rating.Points, Renamed: rating.Renamed, Why: terminal.Line(rating.Why, 1000)}
 			values = append(values, v)
 			table.Rows = append(table.Rows, output.Row{Object: v, Name: "node/" + v.Node, Cells: []string{v.Node, fmt.Sprint(v.Points), v.Why}})
+		}
+		if len(values) == 0 && c.selector != "" {
+			return nil, c.noNode()
 		}
 		return &answer{kind: "ImageLocality", value: values, table: table}, nil
 	})

@@ -46,7 +46,7 @@ func (c *command) qos() *cobra.Command {
 		Use: "qos", Args: cobra.NoArgs,
 		Short:             "What QosAware promised to workloads, and what they got",
 		Long:              help("What QosAware promised to workloads, and what they got: the table that the scheduler serves. With -o wide, a row for each pod, with all that decides about it.", promiseColumns),
-		Example:           "  kubectl layers qos\n  kubectl layers qos -w\n  kubectl layers qos --sort-by=.ttvSeconds -o wide",
+		Example:           "  kubectl layers qos\n  kubectl layers qos -w\n  kubectl layers qos --sort-by=.ttvSeconds\n  kubectl layers qos --sort-by=.qos -o wide",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, _ []string) (*answer, error) {
 			scheduler, err := c.openScheduler(ctx, r)

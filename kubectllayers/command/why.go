@@ -278,7 +278,8 @@ func (c *command) savings() *cobra.Command {
 			}
 			t.Rows = append(t.Rows, output.Row{Object: p, Name: p.Profile, Cells: []string{p.Profile, fmt.Sprint(p.Pods), output.Bytes(float64(p.MissingBytes)), output.Bytes(p.MeanMissingBytes), output.Bytes(saved), part}})
 		}
-		t.Below = []string{fmt.Sprintf("Since %s. Left out: pods for which one node alone was looked at (no other fitted, it was nominated, opportunistic batching) and images of which nothing was known.", s.Since.UTC().Format(time.RFC3339))}
+		t.Ages = []string{s.Since.UTC().Format(time.RFC3339)} // with --prometheus, a time before now
+		t.Below = []string{fmt.Sprintf("Since %s. Left out: pods for which one node alone was looked at (no other fitted, it was nominated, opportunistic batching) and images of which nothing was known.", t.Ages[0])}
 		if len(s.Profiles) == 0 {
 			t.Above = []string{"No pod was placed on one of several nodes yet."}
 		}

@@ -145,7 +145,7 @@ func basesOf(images []ordered) []*bottom {
 	})
 }
 
-// commonBases proposes for bases that are alike the one that most nodes hold.
+// commonBases proposes for bases that are alike the one that saves most, unless it saves nothing.
 func (i *Inventory) commonBases(images []ordered) (found []Advice) {
 	bases := basesOf(images)
 	for at := 0; at < len(bases); {
@@ -153,8 +153,10 @@ func (i *Inventory) commonBases(images []ordered) (found []Advice) {
 		for end < len(bases) && bases[end].bytes*100 <= bases[at].bytes*(100+alikePercent) {
 			end++
 		}
-		if alike := bases[at:end]; len(alike) > 1 && bases[at].bytes > 0 {
-			found = append(found, commonBase(alike))
+		if alike := bases[at:end]; len(alike) > 1 {
+			if a := commonBase(alike); a.SavedBytes > 0 {
+				found = append(found, a)
+			}
 		}
 		at = end
 	}
@@ -162,8 +164,9 @@ func (i *Inventory) commonBases(images []ordered) (found []Advice) {
 }
 
 func commonBase(alike []*bottom) Advice {
+	// All nodes will hold the target, so the smallest saves most; of several, the one that most nodes hold already.
 	target := slices.MaxFunc(alike, func(a, b *bottom) int {
-		return cmp.Or(cmp.Compare(len(a.nodes), len(b.nodes)), cmp.Compare(len(a.images), len(b.images)))
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(len(a.nodes), len(b.nodes)), cmp.Compare(len(a.images), len(b.images)))
 	})
 	a := Advice{Kind: CommonBase, About: target.layers[0].Digest}
 	holders := map[string]bool{}

@@ -115,6 +115,24 @@ func TestCommonBaseIsWhatItSays(t *testing.T) {
 	}
 }
 
+// The base to build on is the one that saves most, and one that saves nothing is not proposed.
+func TestCommonBaseSaves(t *testing.T) {
+	images := map[string][]v1alpha1.ImageLayer{"quay.io/small:1": {layer("1", 100*mb), layer("a", mb)}, "quay.io/large:1": {layer("2", 104*mb), layer("b", mb)}}
+	on := map[string][]string{"n1": {"quay.io/small:1"}, "n2": {"quay.io/large:1"}, "n3": {"quay.io/large:1"}}
+	found := find(advised(t, images, on).Advise(), CommonBase)
+	if len(found) != 1 || found[0].About != layer("1", 0).Digest || found[0].SavedBytes != 2*4*mb || found[0].PullBytes != 104*mb || !strings.HasSuffix(found[0].Words, "build 1 images on that of quay.io/small:1") {
+		t.Errorf("%+v", found)
+	}
+	images["quay.io/large:1"][0].Size = 100 * mb
+	if found := find(advised(t, images, on).Advise(), CommonBase); len(found) > 0 {
+		t.Errorf("%+v", found)
+	}
+	on["n1"] = append(on["n1"], "quay.io/large:1")
+	if found := find(advised(t, images, on).Advise(), CommonBase); len(found) != 1 || found[0].SavedBytes != 100*mb || found[0].About != layer("2", 0).Digest {
+		t.Errorf("%+v", found)
+	}
+}
+
 // Versions that each bring a large layer on top, tags with several contents, and full lists.
 func TestAdvise(t *testing.T) {
 	model := func(letter string, size int64) []v1alpha1.ImageLayer {

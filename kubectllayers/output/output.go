@@ -3,7 +3,9 @@ package output
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/util/jsonpath"
 	"k8s.io/kubectl/pkg/cmd/get"
 	"sigs.k8s.io/yaml"
 
@@ -64,12 +66,13 @@ func (f *Flags) Brief() bool {
 	return slices.Contains([]string{"", table, name}, f.form) && f.sortBy == ""
 }
 
-// PodTemplate returns the value of --template if that is of no form: it chose a pod template in earlier builds.
-func (f *Flags) PodTemplate() string {
+// TakeTemplate returns the value of --template if no form is named, and then has it name none: it chose a pod template in
+// earlier builds.
+func (f *Flags) TakeTemplate() (value string) {
 	if slices.Contains([]string{"", table, wide, asJSON, asYAML, name}, f.form) {
-		return *f.template.TemplateArgument
+		value, *f.template.TemplateArgument = *f.template.TemplateArgument, ""
 	}
-	return ""
+	return value
 }
 
 // Wide reports whether tables have all columns.
@@ -77,9 +80,13 @@ func (f *Flags) Wide() bool { return f.form == wide }
 
 // Printer returns what prints answers.
 func (f *Flags) Printer() (func(io.Writer, *Answer) error, error) {
+	form := f.form
+	if form == "" && *f.template.TemplateArgument != "" {
+		form = "go-template" // as kubectl get has it
+	}
 	var p printers.ResourcePrinter
 	err := error(genericclioptions.NoCompatiblePrinterError{})
-	switch f.form {
+	switch form {
 	case "", table, wide:
 		return f.sorted(f.table), nil
 	case asJSON:
@@ -89,7 +96,7 @@ func (f *Flags) Printer() (func(io.Writer, *Answer) error, error) {
 	case name:
 		return f.sorted(writeNames), nil
 	}
-	if p, err = f.template.ToPrinter(f.form); err == nil {
+	if p, err = f.template.ToPrinter(form); err == nil {
 		return func(w io.Writer, a *Answer) error {
 			document, err := object(a.Value)
 			if err != nil {
@@ -100,7 +107,7 @@ func (f *Flags) Printer() (func(io.Writer, *Answer) error, error) {
 	}
 	if genericclioptions.IsNoCompatiblePrinterError(err) {
 		f.columns.NoHeaders, f.columns.TemplateArgument = f.noHeaders, *f.template.TemplateArgument
-		if p, err = f.columns.ToPrinter(f.form); err == nil {
+		if p, err = f.columns.ToPrinter(form); err == nil {
 			return f.sorted(func(w io.Writer, a *Answer) error {
 				list := &unstructured.UnstructuredList{}
 				for i := range a.Rows {
@@ -115,7 +122,7 @@ func (f *Flags) Printer() (func(io.Writer, *Answer) error, error) {
 		}
 	}
 	if genericclioptions.IsNoCompatiblePrinterError(err) {
-		return nil, fmt.Errorf("--output %q: want one of %s", terminal.Line(f.form, 50), strings.Join(f.forms(), ", "))
+		return nil, fmt.Errorf("--output %q: want one of %s", terminal.Line(form, 50), strings.Join(f.forms(), ", "))
 	}
 	return nil, fmt.Errorf("--output: %w", err)
 }
@@ -125,6 +132,8 @@ type Column struct {
 	Title string
 	// Wide columns are only in wide tables.
 	Wide bool
+	// Age columns have how long ago something was.
+	Age bool
 	// Means is what --help has of the column.
 	Means string
 }
@@ -148,6 +157,34 @@ type Answer struct {
 	Above, Below, Text []string
 	Columns            []Column
 	Rows               []Row
+	// Most is how many rows a table with headers has, 0 for all. All is the flag that shows the others.
+	Most int
+	All  string
+	// Ages are parts of the lines that are other ones as time goes by.
+	Ages []string
+}
+
+// WithoutAges returns the answer without what is another one as time goes by.
+func (a *Answer) WithoutAges() *Answer {
+	same := *a
+	for _, lines := range []*[]string{&same.Above, &same.Below} {
+		*lines = slices.Clone(*lines)
+		for i := range *lines {
+			for _, age := range a.Ages {
+				(*lines)[i] = strings.ReplaceAll((*lines)[i], age, "")
+			}
+		}
+	}
+	same.Rows = slices.Clone(a.Rows)
+	for i := range same.Rows {
+		same.Rows[i].Cells = slices.Clone(same.Rows[i].Cells)
+		for c := range a.Columns {
+			if a.Columns[c].Age {
+				same.Rows[i].Cells[c] = ""
+			}
+		}
+	}
+	return &same
 }
 
 // object returns a value as kubectl's printers take it. They write texts as they are, so that one could look like several
@@ -183,31 +220,83 @@ func clean(value any) any {
 	return value
 }
 
-// sorted returns a printer that has the rows sorted before.
+// sorted returns a printer that has the rows sorted before. kubectl's own sorter ends the program where it finds no order.
 func (f *Flags) sorted(print func(io.Writer, *Answer) error) func(io.Writer, *Answer) error {
 	return func(w io.Writer, a *Answer) error {
 		if f.sortBy == "" || len(a.Rows) == 0 {
 			return print(w, a)
 		}
-		objects := make([]runtime.Object, len(a.Rows))
-		for i := range a.Rows {
-			var err error
-			if objects[i], err = object(a.Rows[i].Object); err != nil {
-				return err
-			}
-		}
-		sorter, err := get.SortObjects(nil, objects, f.sortBy)
-		if err != nil {
-			return fmt.Errorf("--sort-by: %w: docs/kubectl-layers.md lists the fields", err)
-		}
-		rows := make([]Row, len(a.Rows))
-		for i := range rows {
-			rows[i] = a.Rows[sorter.OriginalPosition(i)]
-		}
 		same := *a
-		same.Rows = rows
+		var err error
+		if same.Rows, err = sortRows(a.Rows, f.sortBy); err != nil {
+			return fmt.Errorf("--sort-by %s: %w: docs/kubectl-layers.md lists the fields", terminal.Line(f.sortBy, 100), err)
+		}
 		return print(w, &same)
 	}
+}
+
+// sortRows returns rows by the first value that a JSONPath finds in each: those without one, then numbers or texts.
+func sortRows(rows []Row, by string) ([]Row, error) {
+	by, err := get.RelaxedJSONPathExpression(by)
+	if err != nil {
+		return nil, err
+	}
+	path := jsonpath.New("sort-by").AllowMissingKeys(true)
+	if err := path.Parse(by); err != nil {
+		return nil, err
+	}
+	type keyed struct {
+		Row
+		kind, text string
+		number     float64
+	}
+	all, kind := make([]keyed, len(rows)), ""
+	for i := range rows {
+		all[i].Row = rows[i]
+		u, err := object(rows[i].Object)
+		if err != nil {
+			return nil, err
+		}
+		found, err := path.FindResults(u.Object)
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 || len(found[0]) == 0 {
+			continue
+		}
+		k := &all[i]
+		switch value := found[0][0].Interface().(type) {
+		case nil:
+			continue
+		case int64:
+			k.kind, k.number = "number", float64(value)
+		case float64:
+			k.kind, k.number = "number", value
+		case string:
+			k.kind, k.text = "text", value
+		case bool:
+			return nil, errors.New("a bool has no order: numbers and texts can be sorted")
+		case []any:
+			return nil, errors.New("a list has no order: numbers and texts can be sorted")
+		default:
+			return nil, errors.New("an object has no order: numbers and texts can be sorted")
+		}
+		if kind != "" && kind != k.kind {
+			return nil, fmt.Errorf("some rows have a %s, others a %s: numbers and texts can be sorted", min(kind, k.kind), max(kind, k.kind))
+		}
+		kind = k.kind
+	}
+	if kind == "" {
+		return nil, errors.New("no row has this field")
+	}
+	slices.SortStableFunc(all, func(a, b keyed) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.number, b.number), cmp.Compare(a.text, b.text))
+	})
+	sorted := make([]Row, len(all))
+	for i := range all {
+		sorted[i] = all[i].Row
+	}
+	return sorted, nil
 }
 
 func writeYAML(w io.Writer, a *Answer) error {
@@ -245,6 +334,11 @@ const (
 )
 
 func (f *Flags) table(w io.Writer, a *Answer) error {
+	if more := len(a.Rows) - a.Most; more > 0 && a.Most > 0 && !f.noHeaders {
+		cut := *a
+		cut.Rows, cut.Below = a.Rows[:a.Most], slices.Concat([]string{fmt.Sprintf("%d more: %s shows them.", more, a.All)}, a.Below)
+		a = &cut
+	}
 	around := func(lines []string) error {
 		for _, line := range lines {
 			if f.noHeaders && a.Text == nil && len(a.Rows) > 0 {

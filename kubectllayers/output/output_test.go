@@ -3,6 +3,7 @@ package output
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -99,10 +100,49 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// Numbers are sorted as numbers, whole or not, texts as texts, and rows without the field come first; what has no order is
+// an error. Rows that are equal keep theirs.
+func TestSort(t *testing.T) {
+	type row struct {
+		Name string   `json:"name"`
+		N    *float64 `json:"n,omitempty"`
+		Yes  bool     `json:"yes"`
+		All  []string `json:"all,omitempty"`
+		Any  any      `json:"any"`
+	}
+	number := func(f float64) *float64 { return &f }
+	a := &Answer{Columns: []Column{{Title: "NAME"}}}
+	for i, r := range []row{{Name: "b", N: number(1)}, {Name: "a", N: number(.5)}, {Name: "d", Yes: true, All: []string{"x"}, Any: "text"}, {Name: "c", N: number(-2), All: []string{"y"}, Any: 1}} {
+		a.Rows = append(a.Rows, Row{Object: r, Name: fmt.Sprint(i, r.Name), Cells: []string{r.Name}})
+	}
+	for by, want := range map[string]string{".n": "2d 3c 1a 0b", ".name": "1a 0b 3c 2d", "": "0b 1a 2d 3c"} {
+		if got := strings.Join(strings.Fields(print(t, a, "-o=name", "--sort-by="+by)), " "); got != want {
+			t.Errorf("%q: %s, want %s", by, got, want)
+		}
+	}
+	for by, want := range map[string]string{
+		".yes":  "--sort-by .yes: a bool has no order: numbers and texts can be sorted",
+		".all":  "--sort-by .all: a list has no order: numbers and texts can be sorted",
+		".any":  "--sort-by .any: some rows have a number, others a text: numbers and texts can be sorted",
+		"{.n":   "--sort-by {.n: ",
+		".none": `--sort-by .none: no row has this field`,
+	} {
+		f := NewFlags()
+		f.sortBy = by
+		printer, err := f.Printer()
+		if err == nil {
+			err = printer(io.Discard, a)
+		}
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", by, err, want)
+		}
+	}
+}
+
 func TestBadForms(t *testing.T) {
 	for args, want := range map[string]string{
 		"-o=xml": `--output "xml": want one of wide, json, yaml, name, custom-columns, `, "-o=jsonpath={.x": "--output: ", "-o=custom-columns=a": "--output: unexpected custom-columns spec",
-		"--sort-by=.none": "--sort-by: couldn't find any field", "-o=jsonpath": "--output: template format specified but no template given",
+		"-o=jsonpath": "--output: template format specified but no template given",
 	} {
 		f := NewFlags()
 		cmd := &cobra.Command{Use: "c"}

@@ -2,6 +2,7 @@ package layerlocality
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,8 +89,9 @@ const debugNote = "All nodes are rated, also those that are ruled out, of which 
 // DebugHandler answers requests with ?image=NAME (also several times),
 // ?pod=NAMESPACE/NAME or ?spec=JSON, a PodSpec, optionally with &profile=SCHEDULER, with a Rating. Requests with
 // ?placements=NAMESPACE/NAME get what is remembered of placing that pod, a placements.Answer;
-// those with ?savings get what all placements saved, placements.Savings.
+// those with ?savings get what all placements saved, placements.Savings. Of requests with ?spec, one is answered at a time.
 func (f *Factory) DebugHandler() http.Handler {
+	var describing sync.Mutex
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !debugpage.Gets(w, r) {
 			return
@@ -147,8 +150,13 @@ func (f *Factory) DebugHandler() http.Handler {
 			}
 		}
 		if spec != "" {
-			if err := json.Unmarshal([]byte(spec), &pod.Spec); err != nil {
-				http.Error(w, fmt.Sprintf("spec: want a PodSpec in JSON: %.200s", err), http.StatusBadRequest)
+			if !describing.TryLock() {
+				http.Error(w, "another described pod is being rated: ask again", http.StatusTooManyRequests)
+				return
+			}
+			defer describing.Unlock()
+			if err := readSpec(spec, &pod.Spec); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
 			}
 		}
@@ -156,7 +164,7 @@ func (f *Factory) DebugHandler() http.Handler {
 		if own := f.profile(pod.Spec.SchedulerName); profile == "" && own != nil {
 			pl = own
 		}
-		rating, err := pl.rate(pod)
+		rating, err := pl.rate(r.Context(), pod)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -193,8 +201,41 @@ func write(w http.ResponseWriter, answer any) {
 	_ = encoder.Encode(answer) // the client went away
 }
 
+// Bounds of a PodSpec in a request: each node is compared with each toleration and each part of the node affinity.
+const (
+	maxSpec  = 64 << 10 // bytes of JSON
+	maxTerms = 100
+)
+
+// readSpec reads a PodSpec in JSON, which is untrusted.
+func readSpec(text string, into *v1.PodSpec) error {
+	if len(text) > maxSpec {
+		return fmt.Errorf("spec: %d bytes, want %d at most", len(text), maxSpec)
+	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		return fmt.Errorf("spec: want a PodSpec in JSON: %.200s", err)
+	}
+	terms := 0
+	if a := into.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			terms += 1 + len(term.MatchExpressions) + len(term.MatchFields)
+		}
+	}
+	for what, n := range map[string]int{"tolerations": len(into.Tolerations), "terms and requirements of node affinity": terms} {
+		if n > maxTerms {
+			return fmt.Errorf("spec: %d %s, want %d at most", n, what, maxTerms)
+		}
+	}
+	for _, image := range imageref.OfPod(into) {
+		if _, err := imageref.Parse(image.Name); err != nil {
+			return fmt.Errorf("%q is not a valid image reference", image.Name)
+		}
+	}
+	return nil
+}
+
 // rate rates all nodes for a pod.
-func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
+func (pl *LayerLocality) rate(ctx context.Context, pod *v1.Pod) (*Rating, error) {
 	images := pl.profile.Wanted(pod)
 	var m index.Measurement
 	pl.profile.Measure(images, &m)
@@ -224,6 +265,9 @@ func (pl *LayerLocality) rate(pod *v1.Pod) (*Rating, error) {
 	}
 	filter := feasible.New(klog.Background(), pod)
 	for _, node := range slices.Sorted(m.Nodes()) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		bytes, _ := m.Node(node)
 		info := infos[node]
 		if info == nil {

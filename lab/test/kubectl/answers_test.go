@@ -230,7 +230,7 @@ func TestShared(t *testing.T) {
 	if r := layers(t, "shared", "--layers"); r.code != 0 || strings.Count(r.out, "\n") != 1+6 || !strings.HasPrefix(strings.Split(r.out, "\n")[1], "sha256:") || !strings.HasSuffix(strings.Split(r.out, "\n")[1], "60.0 MB   3        3       120.0 MB") {
 		t.Errorf("%+v", r)
 	}
-	if r := layers(t, "shared", "--layers", "--limit", "2"); r.code != 0 || !strings.HasSuffix(r.out, "\n4 more: --limit 0 shows them\n") {
+	if r := layers(t, "shared", "--layers", "--limit", "2"); r.code != 0 || !strings.HasSuffix(r.out, "\n4 more: --limit 0 shows them.\n") {
 		t.Errorf("%+v", r)
 	}
 	// Of an image that a node names, its layers may not be known.

@@ -102,7 +102,7 @@ func TestBadInput(t *testing.T) {
 		{"savings --scheduler-lease abandoned", "nobody renews the lease kube-system/abandoned: the scheduler does not run"},
 		{"nodes -o xml", `--output "xml": want one of wide, json, yaml, name, custom-columns`},
 		{"nodes -o jsonpath={.x", `--output: `},
-		{"nodes --sort-by .none", `cannot print the answer: --sort-by: couldn't find any field with path "{.none}"`},
+		{"nodes --sort-by .none", `cannot print the answer: --sort-by .none: no row has this field`},
 		{"nodes -v=x", `invalid argument "x" for "-v, --v" flag`},
 		{"qos --scheduler-url " + schedulerURL, "has no /debug/qosaware: it is not ours, or no profile of it enables QosAware (docs/qosaware.md)"},
 		{"nodes -l =,=", "--selector: "},
