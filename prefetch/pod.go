@@ -22,9 +22,9 @@ import (
 const (
 	// PodLabel is on all pods that pull, with the source of their ImagePrefetch as value.
 	PodLabel = "layerlocality.io/prefetch-pod"
-	// NodeAnnotation, bytesAnnotation and contentAnnotation of such a pod: where it is to pull, for readers (nodeOf), how
-	// many compressed bytes were missing there, and for which spec and images it is (contentOf).
-	NodeAnnotation    = "layerlocality.io/prefetch-node"
+	// NodeAnnotation of such a pod states where it is to pull, for readers: nodeOf does not go by it.
+	NodeAnnotation = "layerlocality.io/prefetch-node"
+	// How many compressed bytes were missing there, and for which spec and images it is (contentOf).
 	bytesAnnotation   = "layerlocality.io/prefetch-bytes"
 	contentAnnotation = "layerlocality.io/prefetch-content"
 )

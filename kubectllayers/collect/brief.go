@@ -64,7 +64,7 @@ func (r *Reader) NodeUIDs(ctx context.Context, selector string) (map[string]type
 		return nil, r.explain("nodes", 0, err)
 	}
 	uids := map[string]types.UID{}
-	p := r.each(ctx, "nodes", chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	p := r.each(ctx, "nodes", func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		o.LabelSelector = selector
 		return client.Resource(v1.SchemeGroupVersion.WithResource("nodes")).List(ctx, o)
 	}, func(object runtime.Object) {

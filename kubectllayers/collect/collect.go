@@ -207,8 +207,8 @@ func (c *Cluster) allReported() bool {
 }
 
 // each lists in chunks and calls f with each object, from one goroutine at a time.
-func (r *Reader) each(ctx context.Context, what string, size int64, list pager.ListPageFunc, f func(runtime.Object)) *Problem {
-	return r.pages(ctx, what, size, list, func(object runtime.Object) (int, error) {
+func (r *Reader) each(ctx context.Context, what string, list pager.ListPageFunc, f func(runtime.Object)) *Problem {
+	return r.pages(ctx, what, chunk, list, func(object runtime.Object) (int, error) {
 		f(object)
 		return 1, nil
 	})
@@ -251,7 +251,7 @@ func (r *Reader) nodes(ctx context.Context, c *Cluster, name string) *Problem {
 		keep(node)
 		return nil
 	}
-	return r.each(ctx, "nodes", chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return r.each(ctx, "nodes", func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return r.Client.CoreV1().Nodes().List(ctx, o)
 	}, func(object runtime.Object) {
 		if node, ok := object.(*v1.Node); ok {
@@ -272,7 +272,7 @@ func (r *Reader) PodsWith(ctx context.Context, namespace, selector string, f fun
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var enough error
-	p := r.each(ctx, where, chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	p := r.each(ctx, where, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		o.LabelSelector = selector
 		return r.Client.CoreV1().Pods(namespace).List(ctx, o)
 	}, func(object runtime.Object) {
@@ -298,7 +298,7 @@ func (r *Reader) pods(ctx context.Context, c *Cluster, node string) *Problem {
 	if node != "" {
 		unfinished += ",spec.nodeName=" + node
 	}
-	return r.each(ctx, "pods", chunk, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return r.each(ctx, "pods", func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		o.FieldSelector = unfinished
 		return r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
 	}, func(object runtime.Object) {

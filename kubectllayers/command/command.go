@@ -184,7 +184,7 @@ func (c *command) answers(f asks) func(*cobra.Command, []string) error {
 		if err != nil {
 			return err
 		}
-		print := func(to io.Writer, a *output.Answer) error {
+		write := func(to io.Writer, a *output.Answer) error {
 			p, err := c.output.Printer() // of kubectl's, some print their headers once
 			if err == nil {
 				err = p(to, a)
@@ -205,14 +205,14 @@ func (c *command) answers(f asks) func(*cobra.Command, []string) error {
 				compared = &a.table
 			}
 			var text bytes.Buffer
-			if err := print(&text, compared); err != nil || last != nil && bytes.Equal(text.Bytes(), last.Bytes()) {
+			if err := write(&text, compared); err != nil || last != nil && bytes.Equal(text.Bytes(), last.Bytes()) {
 				return err
 			}
 			last = &text
 			if c.watch {
 				terminal.Clear(cmd.OutOrStdout())
 			}
-			if err := print(cmd.OutOrStdout(), &a.table); err != nil {
+			if err := write(cmd.OutOrStdout(), &a.table); err != nil {
 				return err
 			}
 			for _, p := range a.problems { // in json too, but there they are easily missed

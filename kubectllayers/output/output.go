@@ -84,8 +84,6 @@ func (f *Flags) Printer() (func(io.Writer, *Answer) error, error) {
 	if form == "" && *f.template.TemplateArgument != "" {
 		form = "go-template" // as kubectl get has it
 	}
-	var p printers.ResourcePrinter
-	err := error(genericclioptions.NoCompatiblePrinterError{})
 	switch form {
 	case "", table, wide:
 		return f.sorted(f.table), nil
@@ -96,7 +94,8 @@ func (f *Flags) Printer() (func(io.Writer, *Answer) error, error) {
 	case name:
 		return f.sorted(writeNames), nil
 	}
-	if p, err = f.template.ToPrinter(form); err == nil {
+	p, err := f.template.ToPrinter(form)
+	if err == nil {
 		return func(w io.Writer, a *Answer) error {
 			document, err := object(a.Value)
 			if err != nil {

@@ -43,9 +43,9 @@ func tainted(taint v1.Taint) func(*v1.Node) {
 	return func(n *v1.Node) { n.Spec.Taints = append(n.Spec.Taints, taint) }
 }
 
-func placed(name, on, cpu string) *v1.Pod {
+func placed(name, cpu string) *v1.Pod {
 	p := pod("quay.io/other:1")
-	p.Name, p.UID, p.Spec.NodeName, p.Spec.Containers[0].Resources = name, types.UID(name), on, requests(cpu)
+	p.Name, p.UID, p.Spec.NodeName, p.Spec.Containers[0].Resources = name, types.UID(name), "n1", requests(cpu)
 	return p
 }
 
@@ -100,10 +100,10 @@ func TestRuleOut(t *testing.T) {
 		{name: "affinity", pod: affinity(v1.NodeSelectorOpNotIn, "n1"), want: "selector or node affinity"},
 		{name: "affinity that it has", pod: affinity(v1.NodeSelectorOpIn, "n1")},
 		{name: "affinity that is not valid", pod: affinity("Like", "n1"), want: "its node affinity is not valid"},
-		{name: "as much as is free", placed: []*v1.Pod{placed("a", "n1", "1")}},
-		{name: "too little", placed: []*v1.Pod{placed("a", "n1", "1500m")}, want: "too little cpu"},
-		{name: "too many pods", placed: []*v1.Pod{placed("a", "n1", "0"), placed("b", "n1", "0")}, want: "too little pods"},
-		{name: "both", placed: []*v1.Pod{placed("a", "n1", "1"), placed("b", "n1", "1")}, want: "too little cpu, pods"},
+		{name: "as much as is free", placed: []*v1.Pod{placed("a", "1")}},
+		{name: "too little", placed: []*v1.Pod{placed("a", "1500m")}, want: "too little cpu"},
+		{name: "too many pods", placed: []*v1.Pod{placed("a", "0"), placed("b", "0")}, want: "too little pods"},
+		{name: "both", placed: []*v1.Pod{placed("a", "1"), placed("b", "1")}, want: "too little cpu, pods"},
 		{
 			name: "a device that it does not have", want: "too little example.com/gpu",
 			pod: func(p *v1.Pod) {
@@ -111,11 +111,11 @@ func TestRuleOut(t *testing.T) {
 			},
 		},
 		{
-			name: "it is there", node: tainted(dedicated), placed: []*v1.Pod{placed("a", "n1", "2")},
+			name: "it is there", node: tainted(dedicated), placed: []*v1.Pod{placed("a", "2")},
 			pod: func(p *v1.Pod) { p.Spec.NodeName = "n1" },
 		},
 		{
-			name: "everything at once", node: tainted(dedicated), placed: []*v1.Pod{placed("a", "n1", "2")},
+			name: "everything at once", node: tainted(dedicated), placed: []*v1.Pod{placed("a", "2")},
 			pod:  func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"name": "other"} },
 			want: "taint dedicated=db:NoSchedule; selector or node affinity; too little cpu",
 		},
