@@ -224,9 +224,10 @@ func (c *command) answers(f asks) func(*cobra.Command, []string) error {
 		for {
 			began := time.Now()
 			a, err := ask(cmd.Context(), r, args, f)
+			if c.watch && cmd.Context().Err() != nil {
+				return nil //nolint:nilerr // to interrupt it is how a watch ends
+			}
 			switch {
-			case c.watch && cmd.Context().Err() != nil:
-				return nil
 			case err != nil && last == nil:
 				return err
 			case err != nil && err.Error() != failed:

@@ -220,17 +220,17 @@ func clean(value any) any {
 }
 
 // sorted returns a printer that has the rows sorted before. kubectl's own sorter ends the program where it finds no order.
-func (f *Flags) sorted(print func(io.Writer, *Answer) error) func(io.Writer, *Answer) error {
+func (f *Flags) sorted(write func(io.Writer, *Answer) error) func(io.Writer, *Answer) error {
 	return func(w io.Writer, a *Answer) error {
 		if f.sortBy == "" || len(a.Rows) == 0 {
-			return print(w, a)
+			return write(w, a)
 		}
 		same := *a
 		var err error
 		if same.Rows, err = sortRows(a.Rows, f.sortBy); err != nil {
 			return fmt.Errorf("--sort-by %s: %w: docs/kubectl-layers.md lists the fields", terminal.Line(f.sortBy, 100), err)
 		}
-		return print(w, &same)
+		return write(w, &same)
 	}
 }
 

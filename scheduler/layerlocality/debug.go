@@ -213,7 +213,7 @@ func readSpec(text string, into *v1.PodSpec) error {
 		return fmt.Errorf("spec: %d bytes, want %d at most", len(text), maxSpec)
 	}
 	if err := json.Unmarshal([]byte(text), into); err != nil {
-		return fmt.Errorf("spec: want a PodSpec in JSON: %.200s", err)
+		return fmt.Errorf("spec: want a PodSpec in JSON: %.200s", err.Error())
 	}
 	terms := 0
 	if a := into.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
