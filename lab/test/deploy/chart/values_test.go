@@ -18,7 +18,7 @@ import (
 )
 
 // everything turns on every part.
-var everything = []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="containerd"`, "extender.enabled=true"}
+var everything = []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="containerd"`, "extender.enabled=true", "prefetcher.enabled=true"}
 
 // odd are the values of the chart, each with one that is not its default, and what the lint says of it.
 var odd = map[string]struct{ value, problem string }{
@@ -36,10 +36,11 @@ var odd = map[string]struct{ value, problem string }{
 	"agent.socket":                {`"/var/snap/microk8s/common/run/containerd.sock"`, ""},
 	"agent.readArgs":              {`["--namespace=moby"]`, ""},
 	"agent.publishArgs":           {`["--renew=5m"]`, ""},
+	"prefetcher.sources":          {`["tag"]`, ""},
 }
 
 func init() {
-	for _, part := range []string{"scheduler", "resolver", "agent", "extender"} {
+	for _, part := range []string{"scheduler", "resolver", "agent", "extender", "prefetcher"} {
 		for name, value := range map[string]string{
 			"enabled": "false", "digest": `"sha256:` + strings.Repeat("b", 64) + `"`,
 			// Only the one that is given: requests and security stay.
@@ -55,8 +56,11 @@ func init() {
 		}
 	}
 	for _, part := range []string{"scheduler", "resolver"} {
+		odd[part+".extraEgress"] = struct{ value, problem string }{`[{"ports":[{"port":5000}]}]`, ""}
+	}
+	for _, part := range []string{"scheduler", "resolver", "prefetcher"} {
 		for name, value := range map[string]string{
-			"replicas": "3", "extraEgress": `[{"ports":[{"port":5000}]}]`, "topologySpreadConstraints": `[{"maxSkew":1,"topologyKey":"topology.kubernetes.io/zone","whenUnsatisfiable":"DoNotSchedule"}]`,
+			"replicas": "3", "topologySpreadConstraints": `[{"maxSkew":1,"topologyKey":"topology.kubernetes.io/zone","whenUnsatisfiable":"DoNotSchedule"}]`,
 		} {
 			odd[part+"."+name] = struct{ value, problem string }{value, ""}
 		}
