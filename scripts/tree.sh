@@ -48,7 +48,8 @@ upstream_tree() {
       while read -r name from; do
         copy_module "$from" "$tmp/staging/src/$name"
       done <<<"$dirs"
-      for from in $(sed -n 's,^\t\(./staging/.*\),\1,p' "$tmp/go.work"); do
+      mapfile -t names < <(sed -n 's,^\t\(./staging/.*\),\1,p' "$tmp/go.work")
+      for from in "${names[@]}"; do
         [ -d "$tmp/$from" ] || go work edit -dropuse="$from" "$tmp/go.work" || exit 1
       done
     fi
