@@ -15,7 +15,7 @@ import (
 const root = "../../.."
 
 // parts are what the steps need: those of the repository from which kube-scheduler and layer-extender are made.
-var parts = []string{"go.mod", "go.sum", "api", "cmd/kube-scheduler", "cmd/layer-extender", "docs/extender.md", "extender", "imageref", "memlimit", "scheduler"}
+var parts = []string{"go.mod", "go.sum", "api", "cmd/kube-scheduler", "cmd/layer-extender", "docs/extender.md", "docs/node-usage.md", "extender", "imageref", "memlimit", "scheduler"}
 
 // TestSteps follows the steps in a copy, and checks that there are six.
 func TestSteps(t *testing.T) {
