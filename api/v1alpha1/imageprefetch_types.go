@@ -175,13 +175,13 @@ const (
 	ReasonDeadline = "DeadlineExceeded"
 	// ReasonPulling: nodes pull.
 	ReasonPulling = "Pulling"
-	// ReasonWaiting: for room in a budget, or for the manifest of an image.
+	// ReasonWaiting: for room in a budget, for the manifest of an image, or for a node that suits.
 	ReasonWaiting = "Waiting"
 	// ReasonPaused: by its spec.
 	ReasonPaused = "Paused"
 	// ReasonTurnedOff: by the label of the namespace.
 	ReasonTurnedOff = "TurnedOff"
-	// ReasonNoWorkload: there is no such workload, or none of its pods has a node.
+	// ReasonNoWorkload: there is no such workload.
 	ReasonNoWorkload = "NoWorkload"
 	// ReasonInvalid: an image name or the selector is not valid.
 	ReasonInvalid = "Invalid"
