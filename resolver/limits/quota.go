@@ -1,5 +1,5 @@
 // Package limits has the quotas of registries: how many manifests they still give, and how many of these are left to
-// the nodes.
+// the nodes; and which credentials they take.
 package limits
 
 import (

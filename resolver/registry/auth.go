@@ -43,7 +43,7 @@ type authorizer struct {
 	transport  *transport
 	challenges *cache.LRUExpireCache // challengeKey, repositoryKey: *ggcr.Challenge
 	tokens     *cache.LRUExpireCache // tokenKey: string
-	logins     *cache.LRUExpireCache // loginKey: *account
+	logins     *cache.LRUExpireCache // loginKey: *limits.Login
 	loginsMu   sync.Mutex
 	flights    singleflight.Group
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/keychains"
+	"github.com/layer-locality/layer-locality/resolver/limits"
 )
 
 // How long to remember that a registry refused a credential, or took it. Many registries
@@ -26,34 +26,18 @@ type loginKey struct {
 	credential authn.AuthConfig
 }
 
-// account is what is known about a credential at a registry.
-type account struct {
-	// asking is held while it is not known whether the registry takes the credential, so
-	// that only one request finds out.
-	asking sync.Mutex
-
-	mu                sync.Mutex
-	accepted, refused bool
-}
-
-func (l *account) state() (accepted, refused bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.accepted, l.refused
-}
-
 // loginOf returns what is known about a credential.
-func (a *authorizer) loginOf(key loginKey) *account {
+func (a *authorizer) loginOf(key loginKey) *limits.Login {
 	if known, ok := a.logins.Get(key); ok {
-		return known.(*account)
+		return known.(*limits.Login)
 	}
 	// Of two at the same time, both must get the same.
 	a.loginsMu.Lock()
 	defer a.loginsMu.Unlock()
 	if known, ok := a.logins.Get(key); ok {
-		return known.(*account)
+		return known.(*limits.Login)
 	}
-	l := &account{}
+	l := &limits.Login{}
 	a.logins.Add(key, l, acceptedLogin)
 	return l
 }
@@ -66,11 +50,11 @@ func withLogin[T any](ctx context.Context, s *session, ask func(context.Context,
 	a := s.client.auth
 	key := loginKey{s.source.challengeKey(), s.credential}
 	l := a.loginOf(key)
-	if accepted, _ := l.state(); !accepted {
-		l.asking.Lock()
-		defer l.asking.Unlock()
+	if accepted, _ := l.State(); !accepted {
+		l.Asking.Lock()
+		defer l.Asking.Unlock()
 	}
-	if _, refused := l.state(); refused {
+	if _, refused := l.State(); refused {
 		var none T
 		return none, &Error{
 			Reason: v1alpha1.ReasonUnauthorized, Host: s.source.domain,
@@ -81,19 +65,19 @@ func withLogin[T any](ctx context.Context, s *session, ask func(context.Context,
 	switch failure := asErrorOrNil(err); {
 	case failure == nil, failure.code != 0 && !failure.login && !temporary(failure.Reason):
 		a.taken(key, l)
-	case failure.login:
+	case failure.login && !l.OfRepository():
 		// Some registries refuse a repository in the same way, and everybody can name one that
 		// the credential is not for. If they do not say which it is, a password of a tenant that
 		// was never taken counts as wrong, or his account might be locked; one that is for all
 		// is not taken from others because of what one tenant names.
 		takes, known := a.takes(ctx, s)
 		_, tenants := s.keychain.(keychains.OfTenant)
-		switch accepted, _ := l.state(); {
+		switch accepted, _ := l.State(); {
 		case ctx.Err() != nil, !known && (accepted || !tenants):
 		case takes:
 			a.taken(key, l)
 		default:
-			l.note(false)
+			l.Note(false)
 			a.logins.Add(key, l, refusedLogin)
 		}
 	}
@@ -101,15 +85,9 @@ func withLogin[T any](ctx context.Context, s *session, ask func(context.Context,
 }
 
 // taken notes that a registry took a credential, which counts for an hour from now on.
-func (a *authorizer) taken(key loginKey, l *account) {
-	l.note(true)
+func (a *authorizer) taken(key loginKey, l *limits.Login) {
+	l.Note(true)
 	a.logins.Add(key, l, acceptedLogin)
-}
-
-func (l *account) note(accepted bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.accepted, l.refused = accepted, !accepted
 }
 
 // takes asks whether a registry takes a credential, whatever the repository, as docker login does: at

@@ -275,8 +275,23 @@ func TestRefusedRepositoryIsNoRefusedLogin(t *testing.T) {
 				wantError(t, err, v1alpha1.ReasonUnauthorized, "has just refused")
 				return
 			}
+			// Every fourth refusal costs a second request, which tells it from that of a changed password.
+			const doubted = 4
+			logins.Store(0)
+			for range 10 * doubted {
+				theirs()
+			}
+			if n, most := int(logins.Load()), 10*(doubted+1); n > most && name == "password" {
+				t.Errorf("%d logins for %d refused repositories, want %d at most", n, 10*doubted, most)
+			}
 			changed.Store(true)
-			theirs()
+			logins.Store(0)
+			for range doubted {
+				theirs()
+			}
+			if n := logins.Load(); n > doubted+1 {
+				t.Errorf("%d logins with a changed password", n)
+			}
 			logins.Store(0)
 			for range 3 {
 				_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, ann)

@@ -82,11 +82,11 @@ func testQosAware(t *testing.T, image string) {
 	placed(t, "promised", scheduler)
 	has := func(table []byte) error {
 		lines := strings.Split(string(table), "\n")
-		if got, want := strings.Join(strings.Fields(lines[0]), " "), "CONTROLLER QOS/SLO TTV RUNNING WAITING BINDING"; got != want {
+		if got, want := strings.Join(strings.Fields(lines[0]), " "), "CONTROLLER QOS/SLO TTV RUNNING WAITING BINDING ADMITTED"; got != want {
 			return fmt.Errorf("the columns are %q, want %q", got, want)
 		}
 		for _, line := range lines {
-			if columns := strings.Fields(line); len(columns) == 6 && columns[0] == "promised" && strings.HasSuffix(columns[1], "/0.90") {
+			if columns := strings.Fields(line); len(columns) == 7 && columns[0] == "promised" && strings.HasSuffix(columns[1], "/0.90") {
 				return nil
 			}
 		}

@@ -39,9 +39,11 @@ func testResolver(t *testing.T, image string) {
 	network := netip.PrefixFrom(addr.Addr(), 24).Masked()
 	begin := time.Now()
 	// A copy, in which the nodes' configuration replaces the example.
-	shipped, err := filepath.EvalSymlinks(t.TempDir())
+	folder, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
+	shipped := filepath.Join(folder, "resolver")
 	must(t, os.CopyFS(shipped, os.DirFS(deployed+"/resolver")))
+	must(t, os.CopyFS(filepath.Join(folder, "images"), os.DirFS(deployed+"/images")))
 	conf := fmt.Sprintf("[[registry]]\nlocation = %q\ninsecure = true\n", registry)
 	must(t, os.WriteFile(filepath.Join(shipped, "components/registries-conf/registries.conf"), []byte(conf), 0o600))
 	apply(t, render(t, shipped, map[string]any{

@@ -94,7 +94,7 @@ func testImages(t *testing.T, images map[string]string) {
 			out, err := client.CoreV1().Pods(metav1.NamespaceDefault).GetLogs(component, &corev1.PodLogOptions{}).DoRaw(t.Context())
 			must(t, err)
 			program := "Kubernetes"
-			if component == resolver || component == "layer-agent" { // without Kubernetes' flags
+			if slices.Contains([]string{resolver, "layer-agent", "layer-prefetcher"}, component) { // without Kubernetes' flags
 				program = component + " version"
 			}
 			if !strings.HasPrefix(string(out), program+" v1.") || !strings.Contains(string(out), "+layerlocality.") {

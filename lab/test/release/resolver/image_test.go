@@ -81,12 +81,16 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What all images have stands before the first program's.
+	_, of, _ := strings.Cut(string(text), "FROM base AS "+program+"\n")
+	own, _, _ := strings.Cut(of, "\nFROM ")
+	common, _, _ := strings.Cut(string(text), "\nFROM base AS ")
 	instruction := func(pattern string) string {
-		all := regexp.MustCompile(`(?m)^`+pattern+`$`).FindAllStringSubmatch(string(text), -1)
-		if all == nil {
-			t.Fatalf("the Dockerfile has no %s", pattern)
+		all := regexp.MustCompile(`(?m)^`+pattern+`$`).FindAllStringSubmatch(common+"\n"+own, -1)
+		if len(all) != 1 {
+			t.Fatalf("the Dockerfile has %d times %s for %s", len(all), pattern, program)
 		}
-		return all[len(all)-1][1] // that of layer-resolver is the last
+		return all[0][1]
 	}
 	want := v1.Config{
 		User: instruction("USER (.*)"), StopSignal: instruction("STOPSIGNAL (.*)"), Env: []string{instruction("ENV (.*)")},
