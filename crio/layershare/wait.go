@@ -20,7 +20,7 @@ const (
 
 	// maxWait bounds the whole of waiting if it cannot be estimated how long an own download
 	// would take; rate.go bounds that of others. It ends a little later if the store is locked
-	// then: whoever unpacks a layer holds the lock that a look needs.
+	// then: with vfs, whoever unpacks a layer holds the lock that a look needs; overlay unpacks without it.
 	maxWait = 10 * time.Minute
 
 	// patience is how long a pull waits while nothing that it waits for moves; if others
@@ -270,8 +270,8 @@ func (w *waiter) missing(now time.Time) (missing []int) {
 	return missing
 }
 
-// has reports whether the store has a layer. Whoever unpacks one locks the store, and what this
-// pull waits for may be next: time in which it could not look does not count as standstill.
+// has reports whether the store has a layer. With vfs, whoever unpacks one locks the store, and what
+// this pull waits for may be next: time in which it could not look does not count as standstill.
 func (w *waiter) has(layer types.BlobInfo) bool {
 	began := time.Now()
 	has := w.pull.store.Has(layer)
