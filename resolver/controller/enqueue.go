@@ -31,11 +31,11 @@ func countRequests(work func(context.Context, *queue.Queue, string)) queue.Work 
 	}
 }
 
-// ask queues an image to be worked on now. Images of which nothing is known go
-// first.
+// ask queues an image to be worked on now. Images that were not asked for yet go
+// first: what the next leader finds refused can wait for them.
 func (r *Resolver) ask(image usage.Image) {
 	level := queue.Resolving
-	if r.due(image).known != nil {
+	if r.due(image).known != nil || r.attempts.of(image).Reason != "" {
 		level = queue.Confirming
 	}
 	r.enqueue(image, 0, level)

@@ -92,10 +92,16 @@ func (c *Client) Resolve(ctx context.Context, references, platforms []string) (r
 		if err == nil {
 			return reference, resolution, nil
 		}
-		errs = append(errs, err)
+		errs = append(errs, detailed{err})
 	}
 	return "", nil, errors.Join(errs...)
 }
+
+// detailed is an error with the text for those who operate a resolver: the credentials are the user's own.
+type detailed struct{ error }
+
+func (d detailed) Error() string { return registry.Details(d.error) }
+func (d detailed) Unwrap() error { return d.error }
 
 // DefaultPlatform is the platform of containers on this machine: always Linux.
 const DefaultPlatform = "linux/" + runtime.GOARCH

@@ -265,5 +265,7 @@ func problem(what, namespace, name string, err error) string {
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("%s %s/%s may not be read: bind the ClusterRole layer-resolver-pull-secrets in that namespace", what, namespace, name)
 	}
-	return fmt.Sprintf("%s %s/%s could not be read: %v", what, namespace, name, err)
+	// The error is not the tenant's to see: it may have addresses of the cluster.
+	klog.Background().V(1).Info("Could not be read", "object", what, "namespace", namespace, "name", name, "cause", err)
+	return fmt.Sprintf("%s %s/%s could not be read: the API server did not answer; it is read again", what, namespace, name)
 }

@@ -24,8 +24,8 @@ type item struct {
 }
 
 // fairQueue has the items of one queue. Namespaces take turns: one that names thousands of
-// images delays each other one by a single image, and one whose images take many requests
-// waits the longer for its next turn. It is not safe for concurrent use.
+// images delays each other one by a single image, one whose images take many requests
+// waits the longer for its next turn, and one that had nothing to do has its first one soon. It is not safe for concurrent use.
 type fairQueue struct {
 	items map[string]*item
 	later later
@@ -176,82 +176,93 @@ func (f *fairQueue) next(now time.Time) (time.Time, bool) {
 // token, an index and the manifests of two platforms.
 const perTurn = 4
 
+// freshTurns: one turn of so many goes to a tenant that was here before, also while new ones come.
+const freshTurns = 4
+
 // roundRobin has the items of one level that are due, by namespace. Each namespace gives one
 // item, then it is the next one's turn (deficit round robin: Shreedhar and
-// Varghese, SIGCOMM 1995).
+// Varghese, SIGCOMM 1995). A namespace that comes anew has its first turn before those that have
+// been waiting with more (as new flows in RFC 8290, section 4.2), and keeps its place until its next
+// turn, so that it is not new again before that.
 type roundRobin struct {
-	namespaces map[string]*tenantQueue
-	order      list.List // of *tenantQueue, the next first
-	length     int
+	namespaces   map[string]*tenantQueue
+	fresh, order list.List // of *tenantQueue, the next first
+	length       int
+	turns        int
 }
 
-// tenantQueue has the items of one namespace: at least one, or it owes requests.
+// tenantQueue has the items of one namespace.
 type tenantQueue struct {
 	namespace string
 	items     list.List // of *item, the oldest first
 	// owed are the requests that its items took beyond perTurn each. It lets turns go by for them.
 	owed int
-	// place in the order. A namespace has one, however often its items come and go.
+	// place in fresh or in order. A namespace has one, however often its items come and go.
 	place *list.Element
 }
 
 func (r *roundRobin) add(i *item) {
-	i.place = r.tenant(i.namespace).items.PushBack(i)
+	t := r.namespaces[i.namespace]
+	if t == nil {
+		t = r.tenant(i.namespace, &r.fresh)
+	}
+	i.place = t.items.PushBack(i)
 	r.length++
 }
 
-// tenant returns the queue of a namespace, which is the last one if it is new.
-func (r *roundRobin) tenant(namespace string) *tenantQueue {
+// tenant adds a queue for a namespace, which is the last one of the list.
+func (r *roundRobin) tenant(namespace string, to *list.List) *tenantQueue {
 	if r.namespaces == nil {
 		r.namespaces = map[string]*tenantQueue{}
 	}
-	t := r.namespaces[namespace]
-	if t == nil {
-		t = &tenantQueue{namespace: namespace}
-		t.place = r.order.PushBack(t)
-		r.namespaces[namespace] = t
-	}
+	t := &tenantQueue{namespace: namespace}
+	t.place = to.PushBack(t)
+	r.namespaces[namespace] = t
 	return t
 }
 
 // charge notes how many requests an item of a namespace took. That matters only while others wait.
 func (r *roundRobin) charge(namespace string, requests int) {
-	if r.length > 0 && requests > perTurn {
-		r.tenant(namespace).owed += requests - perTurn
+	if r.length == 0 || requests <= perTurn {
+		return
 	}
+	t := r.namespaces[namespace]
+	if t == nil {
+		t = r.tenant(namespace, &r.order)
+	}
+	t.owed += requests - perTurn
 }
 
 func (r *roundRobin) remove(i *item) {
-	t := r.namespaces[i.namespace]
-	t.items.Remove(i.place)
+	r.namespaces[i.namespace].items.Remove(i.place)
 	i.place = nil
 	if r.length--; r.length == 0 {
 		*r = roundRobin{}
-	} else {
-		r.tidy(t)
-	}
-}
-
-// tidy removes a queue that has no items and owes nothing.
-func (r *roundRobin) tidy(t *tenantQueue) {
-	if t.items.Len() == 0 && t.owed <= 0 {
-		r.order.Remove(t.place)
-		delete(r.namespaces, t.namespace)
 	}
 }
 
 // next returns the item whose turn it is; there is one.
 func (r *roundRobin) next() *item {
 	for {
-		t := r.order.Front().Value.(*tenantQueue)
-		r.order.MoveToBack(t.place)
-		if t.owed <= 0 {
+		from := &r.order
+		if r.fresh.Len() > 0 && (r.order.Len() == 0 || (r.turns+1)%freshTurns != 0) {
+			from = &r.fresh
+		}
+		t := from.Remove(from.Front()).(*tenantQueue)
+		if from == &r.order && t.items.Len() == 0 && t.owed <= 0 {
+			delete(r.namespaces, t.namespace)
+			continue
+		}
+		t.place = r.order.PushBack(t)
+		switch {
+		case t.owed > 0:
+			t.owed -= perTurn
+		case t.items.Len() > 0:
 			i := t.items.Front().Value.(*item)
+			r.turns++
 			r.remove(i)
 			return i
 		}
-		t.owed -= perTurn
-		r.tidy(t)
 	}
 }
 

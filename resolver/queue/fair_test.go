@@ -272,3 +272,58 @@ func TestLaterByTime(t *testing.T) {
 		t.Errorf("order %q, want %q", keys, want)
 	}
 }
+
+// A namespace that had nothing to do has its turn before those that wait with many images; once, until all have had
+// theirs. New namespaces, however many, leave each fourth turn to others.
+func TestNewNamespacesGoFirst(t *testing.T) {
+	now := time.Now()
+	var f fairQueue
+	add := func(namespace string, n int) {
+		f.add(now, &item{key: fmt.Sprint(namespace, " ", n), namespace: namespace, due: now})
+	}
+	take := func() string {
+		i := f.take(now)
+		f.done(now, i, 1)
+		return i.namespace
+	}
+	flooding := []string{"a", "b", "c", "d", "e"}
+	for _, namespace := range flooding {
+		for n := range 1000 {
+			add(namespace, n)
+		}
+	}
+	for range 10 {
+		take()
+	}
+	before := map[string]int{}
+	for range 3 { // with a turn between, which may be the fourth
+		add("new", 0)
+		before[take()]++
+		before[take()]++
+		if before["new"] == 0 {
+			t.Error("a new namespace waited for those that flood")
+		}
+		add("new", 1)
+		for got := ""; got != "new"; {
+			got = take()
+			before[got]++
+		}
+	}
+	for _, namespace := range flooding {
+		if before[namespace] == 0 {
+			t.Errorf("%s had no turn between those of a namespace that comes again and again: %v", namespace, before)
+		}
+	}
+	for n := range 1000 {
+		add(fmt.Sprint("made-up-", n), 0)
+	}
+	old := 0
+	for range 1000 {
+		if slices.Contains(flooding, take()) {
+			old++
+		}
+	}
+	if old < 1000/freshTurns-len(flooding) || old > 1000/freshTurns+len(flooding) {
+		t.Errorf("%d of 1000 turns for those who waited before a thousand new namespaces came", old)
+	}
+}

@@ -11,6 +11,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -248,7 +249,9 @@ func withCredentials[T any](ctx context.Context, c *Client, source *source, all 
 		}
 	}
 	if broken != nil && failure.Reason == v1alpha1.ReasonUnauthorized {
-		failure.Err = text(failure.Err, "%s; other credentials cannot be read: %s", failure.Err, broken)
+		// Tenants see the error, and whose these credentials are, and where, is not theirs to see.
+		failure.details = fmt.Sprintf("%s; other credentials cannot be read: %s", cmp.Or(failure.details, failure.Err.Error()), broken)
+		failure.Err = text(failure.Err, "%s; other credentials cannot be read: the log of layer-resolver has the reason", failure.Err)
 	}
 	return none, failure
 }

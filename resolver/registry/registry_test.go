@@ -344,7 +344,10 @@ func TestCredentials(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{broken})
-	wantError(t, err, v1alpha1.ReasonUnauthorized, "cannot be read: no such secret")
+	wantError(t, err, v1alpha1.ReasonUnauthorized, "cannot be read: the log")
+	if strings.Contains(err.Error(), "no such secret") || !strings.Contains(Details(err), "cannot be read: no such secret") {
+		t.Errorf("tenants see %q, the log has %q", err, Details(err))
+	}
 }
 
 // Of several refusals the one that says most is told: the image is not there. A registry in
