@@ -26,9 +26,23 @@ type Advice struct {
 	// where nothing proves it.
 	SavedBytes int64 `json:"savedBytes,omitempty"`
 	PullBytes  int64 `json:"pullBytes,omitempty"`
+	// Bases that could be one, the proposed one first.
+	Bases []AdvisedBase `json:"bases,omitempty"`
 	// Images are some of those that this is about.
 	Images []string `json:"images,omitempty"`
 	Words  string   `json:"words"`
+}
+
+// AdvisedBase is what images with the same lowest layer have in common.
+type AdvisedBase struct {
+	// Lowest is the digest of the lowest layer, and Layers how many the base has.
+	Lowest string `json:"lowest"`
+	Layers int    `json:"layers"`
+	// Bytes of these layers, compressed.
+	Bytes int64 `json:"bytes"`
+	// Images on it, and Nodes that hold it.
+	Images int `json:"images"`
+	Nodes  int `json:"nodes"`
 }
 
 // AdviceKind is what an Advice is about.
@@ -172,6 +186,7 @@ func commonBase(alike []*bottom) Advice {
 	holders := map[string]bool{}
 	others := 0
 	for _, b := range alike {
+		a.Bases = append(a.Bases, AdvisedBase{b.layers[0].Digest, len(b.layers), b.bytes, len(b.images), len(b.nodes)})
 		a.SavedBytes += b.bytes * int64(len(b.nodes))
 		maps.Copy(holders, b.nodes)
 		if b != target {
@@ -183,6 +198,8 @@ func commonBase(alike []*bottom) Advice {
 		}
 	}
 	a.Images = a.Images[:min(len(a.Images), maxNames)]
+	first := slices.Index(alike, target)
+	a.Bases[0], a.Bases[first] = a.Bases[first], a.Bases[0]
 	a.SavedBytes -= target.bytes * int64(len(holders))
 	a.Words = fmt.Sprintf("%d bases of nearly one size share no layer: build %d images on that of %s", len(alike), others, terminal.Line(target.images[0].name, maxShown))
 	return a
