@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -71,14 +70,6 @@ func Sources(config *rest.Config) ([]locality.ImageSource, []locality.LayerSourc
 		return nil, nil, err
 	}
 	return []locality.ImageSource{manifests.RequireSync()}, []locality.LayerSource{nodes.RequireSync()}, nil
-}
-
-// slim removes what nobody here reads and what is large.
-func slim(object any) (any, error) {
-	if m, err := meta.Accessor(object); err == nil {
-		m.SetManagedFields(nil)
-	}
-	return object, nil
 }
 
 // Start follows the cluster until the context is done.

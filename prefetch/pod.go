@@ -109,7 +109,7 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 	quantity := resource.MustParse
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: object.Namespace, Name: object.Name[:min(len(object.Name), 230)] + "-" + hex.EncodeToString(sum[:5]),
+			Namespace: object.Namespace, Name: nameOf(object.Name, sum[:]),
 			Labels: map[string]string{PodLabel: sourceOf(object), "app.kubernetes.io/part-of": "layer-locality"},
 			Annotations: map[string]string{
 				NodeAnnotation: node, bytesAnnotation: strconv.FormatInt(bytes, 10), contentAnnotation: content,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -311,6 +312,7 @@ func (s *sources) tag(ctx context.Context, e cause) error {
 	if err != nil {
 		return err
 	}
+	var failed []error // one workload's stops no others
 	for _, w := range all {
 		var images []string
 		for _, image := range pulledImages(w.template) {
@@ -327,12 +329,9 @@ func (s *sources) tag(ctx context.Context, e cause) error {
 		}
 		slices.Sort(images)
 		images = slices.Compact(images)
-		err := s.create(ctx, SourceTag, w, strings.Join(images, " "), v1alpha1.ImagePrefetchSpec{Images: images, MaxNodes: ptr.To(intstr.FromInt(w.maxNodes()))})
-		if err != nil {
-			return err
-		}
+		failed = append(failed, s.create(ctx, SourceTag, w, strings.Join(images, " "), v1alpha1.ImagePrefetchSpec{Images: images, MaxNodes: ptr.To(intstr.FromInt(w.maxNodes()))}))
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // byDigest returns the repository of an image, as the image names it, with a digest; empty if one of them is not valid.
@@ -368,13 +367,15 @@ func (s *sources) node(ctx context.Context, e cause) error {
 	if err != nil {
 		return err
 	}
+	var failed []error // one workload's stops no others
 	for _, w := range all {
 		if w.kind == "DaemonSet" {
 			continue
 		}
 		pods, err := w.pods(s.cluster)
 		if err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		runs := map[string]bool{}
 		for _, pod := range pods {
@@ -383,14 +384,11 @@ func (s *sources) node(ctx context.Context, e cause) error {
 		if runs[node.Name] || len(runs) < 2 || 2*len(runs) < len(nodes)-1 {
 			continue
 		}
-		err = s.create(ctx, SourceNode, w, string(node.UID), v1alpha1.ImagePrefetchSpec{
+		failed = append(failed, s.create(ctx, SourceNode, w, string(node.UID), v1alpha1.ImagePrefetchSpec{
 			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelHostname: hostname}},
-		})
-		if err != nil {
-			return err
-		}
+		}))
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // create makes an object, unless there is one for the same cause. What an earlier cause of the source began for the same workload ends
@@ -410,7 +408,7 @@ func (s *sources) create(ctx context.Context, source string, w *workload, cause 
 	name := source + "-" + strings.ToLower(w.kind) + "-" + w.object.GetName()
 	object := &v1alpha1.ImagePrefetch{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.object.GetNamespace(), Name: name[:min(len(name), 220)] + "-" + hex.EncodeToString(sum[:5]),
+			Namespace: w.object.GetNamespace(), Name: nameOf(name, sum[:]),
 			Labels:          map[string]string{SourceLabel: source, "app.kubernetes.io/part-of": "layer-locality"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Name: w.object.GetName(), UID: w.object.GetUID()}},
 		},
@@ -424,10 +422,20 @@ func (s *sources) create(ctx context.Context, source string, w *workload, cause 
 			return err
 		}
 	}
-	if err := s.client.Create(ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
+	switch err := s.client.Create(ctx, object); {
+	case apierrors.IsAlreadyExists(err):
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		// That is about this workload and its namespace, by a quota for example: it stops no others, and is not tried again.
+		log.FromContext(ctx).Info("The API server refuses an ImagePrefetch", "namespace", object.Namespace, "name", object.Name, "cause", err.Error())
+	default:
 		return err
 	}
 	return nil
+}
+
+// nameOf returns the name of an object that one with a long name may have brought about.
+func nameOf(name string, sum []byte) string {
+	return strings.TrimRight(name[:min(len(name), 220)], "-.") + "-" + hex.EncodeToString(sum[:5])
 }
 
 // endOthers deletes what the same source made for the same workload and what has not ended.
