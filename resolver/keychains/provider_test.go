@@ -374,7 +374,7 @@ func TestCredentialProviderConfig(t *testing.T) {
 	_, one, _ := strings.Cut(string(good), `"providers":[`)
 	one = one[:strings.LastIndex(one, "]")]
 	twice := strings.Replace(string(good), one, one+","+one, 1)
-	if _, err := FromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(twice)), p.dir); err == nil || !strings.Contains(err.Error(), `"cloud": is there twice`) {
+	if _, err := FromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(twice)), p.dir); err == nil || !strings.Contains(err.Error(), `"cloud": is configured twice`) {
 		t.Errorf("twice: error %v", err)
 	}
 }
