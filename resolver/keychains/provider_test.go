@@ -355,7 +355,7 @@ func TestCredentialProviderConfig(t *testing.T) {
 		{"kubelet.config.k8s.io/v1\"", "kubelet.config.k8s.io/v9\"", "kubelet.config.k8s.io/v9"},
 		{"matchImages", "matches", "matches"},
 		{`["*.test"]`, "[]", "matchImages is empty"},
-		{`"cloud"`, `"../cloud"`, "that of no program"},
+		{`"cloud"`, `"../cloud"`, "that of a program"},
 		{`"cloud"`, `"text"`, "is no program"},
 		{`"cloud"`, `"gone"`, "no such file"},
 		{"credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v1beta1", "v1beta1"},
