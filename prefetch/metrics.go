@@ -13,10 +13,10 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"source"})
 	}
 	m := &metrics{
-		active:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "layerlocality_prefetch_active_pods", Help: "Pods that pull ahead now. Of the leader."}),
+		active:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "layerlocality_prefetch_active_pods", Help: "Pods that pull ahead now, as the leader counts them."}),
 		bytes:   counter("layerlocality_prefetch_bytes_total", "Compressed bytes that nodes pulled ahead, by source."),
-		used:    counter("layerlocality_prefetch_used_bytes_total", "Those of them that a pod on the node then used."),
-		wasted:  counter("layerlocality_prefetch_wasted_bytes_total", "Those of them that no pod on the node had used a day later, or when the ImagePrefetch expired."),
+		used:    counter("layerlocality_prefetch_used_bytes_total", "Compressed bytes that nodes pulled ahead and a pod there then used, by source."),
+		wasted:  counter("layerlocality_prefetch_wasted_bytes_total", "Compressed bytes that nodes pulled ahead and no pod there used within a day, or before the ImagePrefetch expired, by source."),
 		nodes:   counter("layerlocality_prefetch_nodes_total", "Nodes that pulled ahead, once for each ImagePrefetch."),
 		failure: counter("layerlocality_prefetch_failed_attempts_total", "Attempts of nodes to pull ahead that failed."),
 	}

@@ -69,9 +69,9 @@ func newMetrics(registry prometheus.Registerer, age func() float64) *metrics {
 	m := &metrics{
 		images: gauge("images", "Images of the node."),
 		layers: gauge("layers", "Layers of the node, each once."),
-		bytes:  gauge("layer_bytes", "Compressed bytes of these layers."),
+		bytes:  gauge("layer_bytes", "Compressed bytes of the layers of the node, each once."),
 		object: gauge("object_bytes", "Bytes of the lists in the NodeLayers last written, as JSON."),
-		left:   gauge("left_out_images", "Images that were left out of it because it would be too large."),
+		left:   gauge("left_out_images", "Images that were left out of the NodeLayers because it would be too large."),
 		pulls:  gauge("pulls", "Downloads of layers that were going on at the last reading; only known with containerd."),
 		age: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: "read_age_seconds",
 			Help: "Time since the runtime was last read; -1 if it has not been."}, age),
@@ -88,7 +88,7 @@ func newMetrics(registry prometheus.Registerer, age func() float64) *metrics {
 			VariableLabels: prometheus.ConstrainedLabels{{Name: "in", Constraint: oneOf(inReader, inWrite, inHandover)}, {Name: "reason", Constraint: oneOf(slices.Concat(readerErrors, handoverErrors, writeErrors)...)}}}),
 		skipped: prometheus.V2.NewGaugeVec(prometheus.GaugeVecOpts{
 			GaugeOpts: prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: "skipped_images",
-				Help: "Images of which something could not be used at the last reading, by what."},
+				Help: "Images of which the last reading could use a part only, by reason."},
 			VariableLabels: prometheus.ConstrainedLabels{{Name: "reason", Constraint: oneOf(skipReasons...)}}}),
 		reader: map[string]int64{},
 	}

@@ -180,7 +180,7 @@ func (p *Publisher) watch(ctx context.Context) (events <-chan struct{}, stop fun
 		}
 		_ = watcher.Close()
 	}
-	klog.FromContext(ctx).Error(err, "Cannot watch the folder of the reader: it is looked at from time to time", "every", p.look)
+	klog.FromContext(ctx).Error(err, "Cannot watch the folder of the reader: the publisher reads it at intervals", "every", p.look)
 	return nil, func() {}
 }
 
@@ -261,7 +261,7 @@ func (p *Publisher) noteRead(there, now time.Time) {
 func (p *Publisher) due(now time.Time) (why string, at time.Time) {
 	if silent := p.readAge() < 0 || p.readAge() > alive.Seconds(); p.report == nil || silent {
 		if silent && !p.silent && p.report != nil {
-			klog.Background().Info("The runtime has not been read for too long: nothing is written until it is", "limit", alive)
+			klog.Background().Info("The reader has not read the runtime for too long: nothing is written until it does", "limit", alive)
 		}
 		p.silent = silent
 		return "", now
@@ -381,7 +381,7 @@ func (p *Publisher) failed(ctx context.Context, err error, now time.Time) {
 	}
 	// Not all agents at the same time.
 	p.notBefore = now.Add(pause + time.Duration(rand.Int64N(int64(pause/4)+1))) //nolint:gosec // no secret
-	klog.FromContext(ctx).Error(err, "Cannot write the NodeLayers of this node; it will be tried again", "in", pause, "hint", hint(err))
+	klog.FromContext(ctx).Error(err, "Cannot write the NodeLayers of this node; trying again", "in", pause, "hint", hint(err))
 }
 
 // hint returns what to do about an error.

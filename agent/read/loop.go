@@ -168,7 +168,7 @@ func (l *Loop) read(ctx context.Context, changed time.Time) (next time.Duration,
 		return 0, fmt.Errorf("%w: %w", errHandover, err)
 	}
 	if !maps.Equal(result.Skipped, l.state.Skipped) && len(result.Skipped) > 0 {
-		klog.FromContext(ctx).Info("Of some images the layers are not known", "images", result.Skipped)
+		klog.FromContext(ctx).Info("The layers of some images are not known", "images", result.Skipped)
 	}
 	l.state.Read, l.state.Pulls, l.state.Skipped = began, result.Pulls, result.Skipped
 	klog.FromContext(ctx).V(2).Info("Read", "images", len(result.Contents.Images), "took", time.Since(began))
@@ -209,6 +209,6 @@ func (l *Loop) failed(ctx context.Context, what string, err error) {
 			clear(l.logged)
 		}
 		l.logged[text] = true
-		klog.FromContext(ctx).Error(err, "It will be tried again", "what", what, "runtime", l.Runtime.Name())
+		klog.FromContext(ctx).Error(err, "The reader failed; trying again", "at", what, "runtime", l.Runtime.Name())
 	}
 }

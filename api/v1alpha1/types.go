@@ -153,7 +153,7 @@ const (
 	// at the address it has. No object is made for it: events report it, and so does the
 	// condition Confirmed of what was resolved before.
 	ReasonDenied = "Denied"
-	// ReasonUnauthorized: the registry wants credentials, or others.
+	// ReasonUnauthorized: the registry requires credentials, or others.
 	ReasonUnauthorized = "Unauthorized"
 	// ReasonNotFound: the registry has no such repository, tag or digest.
 	ReasonNotFound = "NotFound"

@@ -61,14 +61,14 @@ func judge(server discovery.DiscoveryInterface, emulated *utilversion.Version, d
 	if devices {
 		_, err := server.ServerResourcesForGroupVersion(resourcev1.SchemeGroupVersion.String())
 		if apierrors.IsNotFound(err) {
-			return fmt.Sprintf("The apiserver is %s and has no %s: this scheduler, which works as %s does, would wait for it for ever and place no pod. Set --emulated-version=%s, if it knows that version",
+			return fmt.Sprintf("The apiserver is %s and has no %s: this scheduler, which works as %s does, would wait for it for ever and place no pod. Set --emulated-version=%s, if it supports that version",
 				is, resourcev1.SchemeGroupVersion, emulated, flag), true, nil
 		}
 		if err != nil {
 			return "", false, err
 		}
 	}
-	return fmt.Sprintf("The apiserver is %s, and this scheduler works as %s does: some of it may not work. Set --emulated-version=%s, if it knows that version",
+	return fmt.Sprintf("The apiserver is %s, and this scheduler works as %s does: some of it may not work. Set --emulated-version=%s, if it supports that version",
 		is, emulated, flag), false, nil
 }
 

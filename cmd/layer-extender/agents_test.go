@@ -342,7 +342,7 @@ func TestArgumentsAreRefused(t *testing.T) {
 			}
 		}
 		text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
-		for _, want := range []string{"An agent does not run", c.want, `no agent that is to run has their plugin plugin="Sfae"`, `plugin="LayerLocality"`} {
+		for _, want := range []string{"An agent does not run", c.want, `no agent of --agents has their plugin plugin="Sfae"`, `plugin="LayerLocality"`} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s: the log has no %s:\n%.3000s", plugin, want, text)
 			}

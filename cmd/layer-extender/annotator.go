@@ -43,7 +43,7 @@ func newAnnotateCommand() *cobra.Command {
 	o := &annotateOptions{}
 	cmd := &cobra.Command{
 		Use:   "annotate",
-		Short: "Has nodes state in annotations what is used of them, for Safe: by Prometheus, or by metrics.k8s.io",
+		Short: "Annotates nodes with their usage for Safe, as Prometheus or metrics.k8s.io reports it",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			verflag.PrintAndExitIfRequested()

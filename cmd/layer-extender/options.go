@@ -41,7 +41,7 @@ func (o *options) addTo(f *pflag.FlagSet) {
 	f.Int64Var(&o.maxScore, "max-score", handler.DefaultMaxScore, fmt.Sprintf("the answer for the best score, 1 to %d; kube-scheduler adds the answer times 10 times the extender's weight", handler.LimitMaxScore))
 	f.StringVar(&o.pluginConfig, "plugin-config", "", "file with the list pluginConfig of a KubeSchedulerConfiguration: arguments of the agents' plugins")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without, $KUBECONFIG or the pod's service account")
-	f.StringVar(&o.certFile, "tls-cert-file", "", "certificate to serve HTTPS with, and not HTTP; it is read again when a client connects")
+	f.StringVar(&o.certFile, "tls-cert-file", "", "certificate for HTTPS instead of HTTP; it is read again when a client connects")
 	f.StringVar(&o.keyFile, "tls-private-key-file", "", "key of that certificate")
 	f.StringVar(&o.clientCA, "client-ca-file", "", "certificate authorities: only clients with a certificate of them are answered, except on /livez, /readyz and /version")
 }
@@ -91,7 +91,7 @@ func (o *options) address() (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("--port=%d: want 1 to 65535", o.port)
 	}
 	if !ip.Unmap().IsLoopback() && o.clientCA == "" {
-		return netip.AddrPort{}, fmt.Errorf("--bind-address=%s is not a loopback address: whoever reaches it could ask which images are on which node, and make layer-extender expect pods that nobody creates; set --client-ca-file, or listen on %s", o.bindAddress, defaultAddress)
+		return netip.AddrPort{}, fmt.Errorf("--bind-address=%s is not a loopback address: clients could ask which images are on which node, and make layer-extender expect pods that nobody creates; set --client-ca-file, or listen on %s", o.bindAddress, defaultAddress)
 	}
 	if (o.certFile == "") != (o.keyFile == "") {
 		return netip.AddrPort{}, errors.New("--tls-cert-file and --tls-private-key-file: want both or none")

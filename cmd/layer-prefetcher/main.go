@@ -79,7 +79,7 @@ func newCommand() *cobra.Command {
 	o := &options{prefetch: prefetch.Options{Budget: prefetch.DefaultBudget()}}
 	cmd := &cobra.Command{
 		Use:     "layer-prefetcher",
-		Short:   "Has nodes pull images before pods need them",
+		Short:   "Makes nodes pull images before pods need them",
 		Version: version,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
@@ -92,8 +92,8 @@ func (o *options) addTo(f *pflag.FlagSet) {
 	b := &o.prefetch.Budget
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without, $KUBECONFIG or the pod's service account")
 	f.StringSliceVar(&o.prefetch.Sources, "sources", nil, "what makes ImagePrefetches besides users: template (a rollout), tag (a moved tag, confirmed by layer-resolver), node (a new node)")
-	f.Int64Var(&o.prefetch.PodUser, "pod-user", 65535, "user and group that such a pod runs as; -1: those that its namespace gives it, as OpenShift demands")
-	f.StringVar(&o.prefetch.PodImage, "pod-image", "registry.k8s.io/pause:3.10.2", "image of pods that pull; it does nothing. Best the one that nodes have for sandboxes")
+	f.Int64Var(&o.prefetch.PodUser, "pod-user", 65535, "user and group of pods that pull; -1: those of the namespace, as OpenShift demands")
+	f.StringVar(&o.prefetch.PodImage, "pod-image", "registry.k8s.io/pause:3.10.2", "image of pods that pull, which does nothing; best the one that nodes have for sandboxes")
 	f.StringVar(&o.prefetch.PriorityClass, "priority-class", "layer-prefetch", "priority class of pods that pull, to be the lowest one")
 	f.IntVar(&b.Pods, "max-pods", b.Pods, "pods that pull at a time")
 	f.IntVar(&b.PodsPerNode, "max-pods-per-node", b.PodsPerNode, "the same, on a node")
@@ -102,7 +102,7 @@ func (o *options) addTo(f *pflag.FlagSet) {
 	f.Var(bytesValue{&b.NodeBytesPerHour}, "max-node-bytes-per-hour", "compressed bytes that a node pulls in an hour")
 	f.Var(bytesValue{&b.NamespaceBytesPerHour}, "max-namespace-bytes-per-hour", "the same, of all nodes for a namespace. An automatic source has as much of it as pods used of what it brought there")
 	f.Var(bytesValue{&b.BytesPerHour}, "max-bytes-per-hour", "the same, of all nodes")
-	f.Var(bytesValue{&b.PendingBytes}, "max-pending-bytes", "a node that has to pull more than so many bytes for other pods does not begin")
+	f.Var(bytesValue{&b.PendingBytes}, "max-pending-bytes", "most bytes that a node may have to pull for other pods when it begins")
 	f.Float64Var(&b.DiskShare, "max-disk-share", b.DiskShare, "share of a node's storage that its images may take afterwards, as far as it lists them")
 	f.BoolVar(&o.leaderElect, "leader-elect", false, "run several replicas, of which one is active")
 	f.StringVar(&o.leaderElectionSpace, "leader-election-namespace", "", "namespace of the lease; without, that of the pod")
@@ -176,7 +176,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	err = mgr.AddReadyzCheck("synced", func(*http.Request) error {
 		if !cluster.HasSynced() {
-			return errors.New("the nodes of the cluster are not all known yet")
+			return errors.New("not all nodes of the cluster are listed yet")
 		}
 		return nil
 	})

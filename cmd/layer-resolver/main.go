@@ -22,7 +22,7 @@ func main() {
 func newCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "layer-resolver",
-		Short:   "Knows what images consist of before any node has pulled them",
+		Short:   "Publishes the layers of images before any node has pulled them",
 		Version: version,
 	}
 	root.AddCommand(newRunCommand(), newInspectCommand())

@@ -95,7 +95,7 @@ func newRunCommand() *cobra.Command {
 	f.StringSliceVar(&o.allowRegistries, "allow-registry", nil, "registry that may be asked, as host[:port]; may be given several times; \"*\" for any")
 	f.BoolVar(&o.allowInUse, "allow-registries-in-use", true, "allow the registries that images on nodes come from")
 	f.StringSliceVar(&o.allowNetworks, "allow-network", nil, "network (CIDR) in which registries may be, although it is loopback, link-local, private or reserved; as HOST[:PORT]=CIDR for one registry, or one token server; may be given several times")
-	f.StringSliceVar(&o.denyNetworks, "deny-network", nil, "network (CIDR) that is contacted in no case; may be given several times")
+	f.StringSliceVar(&o.denyNetworks, "deny-network", nil, "network (CIDR) that is never contacted; may be given several times")
 	f.StringVar(&o.registriesConf, "registries-conf", "", "registries.conf of the nodes: mirrors, locations, short names, insecure and blocked registries")
 	f.StringVar(&o.containerdHosts, "containerd-hosts", "", "folder with a folder for each host[:port] with mirrors in hosts.toml, as the config_path of containerd, often /etc/containerd/certs.d")
 	f.StringVar(&o.registriesYAML, "registries-yaml", "", "registries.yaml of k3s or RKE2 nodes: mirrors")
@@ -111,12 +111,12 @@ func newRunCommand() *cobra.Command {
 	f.StringArrayVar(&o.templates, "template", nil, "pod templates in objects of another kind, as GROUP/VERSION/KIND, or as GROUP/VERSION/KIND={.path} where their shape does not show them, such as argoproj.io/v1alpha1/Rollout={.spec.template}; may be given several times, also for one kind; needs the right to list and watch them")
 	f.BoolVar(&o.pullSecrets, "pull-secrets", false, "use the imagePullSecrets of workloads and of their service accounts; needs the right to get them")
 	f.BoolVar(&o.imagesOnNodes, "images-on-nodes", true, "ask also for images that nodes hold and no workload names, after all others: a node without layers in its status has those of the manifests")
-	f.BoolVar(&o.publishPrivate, "publish-private", false, "write images that only pull secrets open into ImageManifests, too: whoever may read these then sees what they consist of")
+	f.BoolVar(&o.publishPrivate, "publish-private", false, "write images that only pull secrets open into ImageManifests, too: readers of ImageManifests then see their layers")
 	f.DurationVar(&o.tagTTL, "tag-ttl", time.Hour, "after how long a tag in use is confirmed, with a HEAD request")
 	f.DurationVar(&o.keepUnused, "keep-unused", 24*time.Hour, "how long to remember images that nothing uses")
-	f.IntVar(&o.maxImages, "max-images", 50_000, "images that are known at most, one with more than 64 layers counts for each 64; the namespace with the most then loses its oldest")
-	f.IntVar(&o.maxEach, "max-images-per-namespace", 10_000, "images of one namespace that are known at most")
-	f.IntVar(&o.workers, "workers", 8, "questions to one registry at a time")
+	f.IntVar(&o.maxImages, "max-images", 50_000, "most images that are kept; an image counts once for each 64 layers begun. At the limit, the namespace with the most images loses its oldest")
+	f.IntVar(&o.maxEach, "max-images-per-namespace", 10_000, "most images of one namespace that are kept")
+	f.IntVar(&o.workers, "workers", 8, "images that one registry is asked for at a time")
 	f.Float64Var(&o.qps, "registry-qps", 20, "requests to one host per second")
 	f.IntVar(&o.burst, "registry-burst", 40, "requests to one host at once, after a pause")
 	f.Float64Var(&o.quotaForNodes, "quota-for-nodes", 0.5, "share of the manifests that a registry gives in a period (RateLimit-Limit, as Docker Hub states it) that is left to the nodes; 0 to use all")
@@ -361,7 +361,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	err = mgr.AddReadyzCheck("synced", func(*http.Request) error {
 		if !resolver.HasSynced() {
-			return errors.New("the workloads of the cluster are not all known yet")
+			return errors.New("not all workloads of the cluster are listed yet")
 		}
 		return nil
 	})

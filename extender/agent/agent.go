@@ -491,7 +491,7 @@ func (a *Agent) expectLocked(ctx context.Context, state fwk.CycleState, pod *v1.
 		return
 	}
 	if status := a.framework.RunReservePluginsReserve(ctx, state, pod, node); !status.IsSuccess() {
-		klog.FromContext(ctx).Error(status.AsError(), "A pod is not expected on its best node", "node", klog.KRef("", node))
+		klog.FromContext(ctx).Error(status.AsError(), "Cannot count a pod on its best node", "node", klog.KRef("", node))
 		a.framework.RunReservePluginsUnreserve(ctx, state, pod, node)
 		return
 	}
@@ -590,7 +590,7 @@ func (a *Agent) tick(ctx context.Context) {
 	defer func() {
 		if value := recover(); value != nil {
 			metrics.Panics.WithLabelValues(a.Name).Inc()
-			klog.FromContext(ctx).Error(fmt.Errorf("panic: %v", value), "An agent panicked while nobody asked", "agent", a.Name, "stack", string(debug.Stack()))
+			klog.FromContext(ctx).Error(fmt.Errorf("panic: %v", value), "An agent panicked outside of a request", "agent", a.Name, "stack", string(debug.Stack()))
 		}
 	}()
 	a.settleLocked(a.cluster.Placed) // the next snapshot has them

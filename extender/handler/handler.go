@@ -326,7 +326,7 @@ func once(names []string) []string {
 func (h *Handler) warn(a *agent.Agent, verb string) {
 	metrics.WithNodes.WithLabelValues(a.Name, verb).Inc()
 	if _, again := h.warned.LoadOrStore(a.Name, true); !again {
-		h.logger.Info("A scheduler sends whole Nodes with each pod, which are megabytes in a large cluster and are not looked at: set nodeCacheCapable: true for this extender", "agent", a.Name, "verb", verb)
+		h.logger.Info("kube-scheduler sends whole Nodes with each pod, which layer-extender ignores: set nodeCacheCapable: true for this extender", "agent", a.Name, "verb", verb)
 	}
 }
 

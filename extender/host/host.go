@@ -90,7 +90,7 @@ func New(ctx context.Context, c Config) (*Host, error) {
 			for _, kind := range c.Kinds {
 				plugins = append(plugins, kind.Plugin)
 			}
-			klog.FromContext(ctx).Error(nil, "Arguments are left out: no agent that is to run has their plugin", "plugin", p.Name, "plugins", plugins)
+			klog.FromContext(ctx).Error(nil, "Arguments are ignored: no agent of --agents has their plugin", "plugin", p.Name, "plugins", plugins)
 		}
 	}
 	followed, err := cluster.New(ctx, c.Client)

@@ -58,7 +58,7 @@ func New(version string) *cobra.Command {
 	flags := root.PersistentFlags()
 	c.config.AddFlags(flags)
 	quietly(root)
-	flags.Int64Var(&c.chunkSize, "chunk-size", cmdutil.DefaultChunkSize, "ask for large lists in chunks of so many objects, 0: all at once; of NodeLayers, which are large, by default a fifth")
+	flags.Int64Var(&c.chunkSize, "chunk-size", cmdutil.DefaultChunkSize, "size of chunks in which large lists are read, 0: all at once; by default a fifth of it for NodeLayers, which are large")
 	flags.StringVar(&c.scheduler.URL, "scheduler-url", "", "address of the scheduler's secure port, such as https://10.0.0.1:10259, where no port can be forwarded to its pod")
 	flags.StringVar(&c.scheduler.Namespace, "scheduler-namespace", collect.DefaultSchedulerNamespace, "namespace of the scheduler's lease and of the service account")
 	flags.StringVar(&c.scheduler.PodNamespace, "scheduler-pod-namespace", "", "namespace of the scheduler's pod, if it is another one: layer-locality with deploy/scheduler/okd")

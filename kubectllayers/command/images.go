@@ -23,7 +23,7 @@ import (
 
 var imageColumns = []output.Column{
 	{Title: "IMAGE", Means: "the reference"},
-	{Title: "LAYER", Means: "its place, 1 is the base; sorted by digest if a node is all that knows it"},
+	{Title: "LAYER", Means: "its place, 1 is the base; sorted by digest if only a node reports it"},
 	{Title: "SIZE", Means: "compressed bytes"},
 	{Title: "NODES", Means: "how many hold the layer, of all"},
 	{Title: "KNOWN FROM", Means: "ImageManifest (a registry's manifest) or nodes"},

@@ -145,7 +145,7 @@ func (s *source) flags(cmd *cobra.Command, forms *output.Flags) {
 		}
 	}
 	cmdutil.AddFilenameOptionFlags(cmd, &s.files, "that have a pod, or an object of any kind with pod templates")
-	cmd.Flags().StringVar(&s.template, "pod-template", "", "name or path of the one that is meant if an object has several pod templates, such as workers or spec.replicatedJobs[1].template.spec.template")
+	cmd.Flags().StringVar(&s.template, "pod-template", "", "name or path of the pod template, if an object has several, such as workers or spec.replicatedJobs[1].template.spec.template")
 	cmd.Flags().StringSliceVar(&s.images, "image", nil, "image of a pod that does not exist; several make one pod")
 }
 

@@ -79,7 +79,7 @@ func (r *Resolver) sweep(ctx context.Context) {
 	// For the next process, too.
 	for _, note := range noted {
 		if err := r.requeueEvicted(note()); err != nil && ctx.Err() == nil {
-			r.log.Error(err, "Noting since when a reference is unused")
+			r.log.Error(err, "Cannot record since when a reference is unused")
 			return
 		}
 	}
@@ -103,7 +103,7 @@ func (r *Resolver) remove(ctx context.Context, reference string) {
 		return
 	}
 	if err := r.requeueEvicted(r.store.RemoveReference(ctx, reference)); err != nil && ctx.Err() == nil {
-		r.log.Error(err, "Removing a reference", "reference", reference)
+		r.log.Error(err, "Cannot remove a reference", "reference", reference)
 		return
 	}
 	if !r.usage.TenantOf(reference).InUse {

@@ -50,7 +50,7 @@ func brief(reason string) string {
 	case v1alpha1.ReasonDenied:
 		return "layer-resolver may not ask this registry, or not at its address; its log has the cause"
 	case v1alpha1.ReasonUnauthorized:
-		return "the registry wants credentials, or other ones"
+		return "the registry requires credentials, or other ones"
 	case v1alpha1.ReasonNotFound:
 		return "the registry has no such repository, tag or digest"
 	case v1alpha1.ReasonPlatformNotFound:
@@ -58,7 +58,7 @@ func brief(reason string) string {
 	case v1alpha1.ReasonRateLimited:
 		return "the registry limits how often it is asked; it is asked again later"
 	case v1alpha1.ReasonInvalidManifest:
-		return "what the registry has is no manifest, or larger than allowed"
+		return "the registry's answer is no manifest, or is larger than allowed"
 	case v1alpha1.ReasonNotAccepted:
 		return "the API server does not accept the object for it; the log of layer-resolver has the cause"
 	case v1alpha1.ReasonTooMany:

@@ -103,7 +103,7 @@ func (r *Resolver) watchMirrors(ctx context.Context, mgr manager.Manager, watch 
 		kind := &mirrorKinds[i]
 		mapping, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 		if meta.IsNoMatchError(err) {
-			r.log.Info("The API server has no such mirrors of registries", "kind", kind.Kind)
+			r.log.Info("The API server does not serve this kind of registry mirrors", "kind", kind.Kind)
 			continue
 		}
 		if err != nil {
@@ -115,7 +115,7 @@ func (r *Resolver) watchMirrors(ctx context.Context, mgr manager.Manager, watch 
 			return fmt.Errorf("asking whether %s may be read: %w", kind.Kind, err)
 		}
 		if !may {
-			r.log.Info("Such mirrors of registries may not be listed and watched: bind a ClusterRole that allows it, and restart the resolver", "kind", kind.Kind)
+			r.log.Info("The resolver may not list and watch this kind of registry mirrors: bind a ClusterRole that allows it, and restart the resolver", "kind", kind.Kind)
 			continue
 		}
 		object := &unstructured.Unstructured{}

@@ -275,7 +275,7 @@ func (r *Resolver) repair(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			r.drifts.Forget(next)
 		} else {
-			r.log.Error(err, "Repairing an ImageManifest", "name", next.name)
+			r.log.Error(err, "Cannot repair an ImageManifest", "name", next.name)
 			r.drifts.AddRateLimited(next)
 		}
 		r.drifts.Done(next)

@@ -111,7 +111,7 @@ func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 			r.backlog.succeeded() // the API server works
 			r.notAccepted(ctx, log, image, err)
 		default:
-			log.Error(err, "Writing what is known about an image")
+			log.Error(err, "Cannot write the ImageManifests of an image")
 			r.metrics.writeErrors.Inc()
 			wait, outage := r.backlog.failed(image)
 			if outage {
@@ -135,14 +135,14 @@ func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image usage
 	before := r.attempts.of(image)
 	failure := r.attempts.failed(image, before, v1alpha1.ReasonNotAccepted, brief(v1alpha1.ReasonNotAccepted), 0)
 	if before.lastNotified() != failure.Reason {
-		r.logOf(log, image).Info("Not accepted by the API server", "cause", err.Error(), "retry", failure.Retry)
+		r.logOf(log, image).Info("The API server does not accept an ImageManifest", "cause", err.Error(), "retry", failure.Retry)
 	}
 	r.notify(image, before)
 	if _, known := r.known(image); known != nil {
 		return
 	}
 	if err := r.notResolved(ctx, image, failure); err != nil {
-		log.V(1).Info("Nor is an object for it", "cause", err.Error())
+		log.V(1).Info("The API server does not accept an object with the reason either", "cause", err.Error())
 	}
 }
 

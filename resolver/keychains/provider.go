@@ -68,7 +68,7 @@ func FromProviders(config, folder string) ([]authn.Keychain, error) {
 	for i := range parsed.Providers {
 		p, err := newProvider(&parsed.Providers[i], folder)
 		if err == nil && names[p.config.Name] {
-			err = errors.New("is there twice")
+			err = errors.New("is configured twice")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: credential provider %q: %w", config, parsed.Providers[i].Name, err)
@@ -101,11 +101,11 @@ func newProvider(config *kubeletconfig.CredentialProvider, folder string) (*prov
 	version := kubeletprovider.SchemeGroupVersion.String()
 	switch name := config.Name; {
 	case name == "", name == ".", name == "..", strings.ContainsAny(name, `/\ `):
-		return nil, errors.New("its name is that of no program")
+		return nil, errors.New("its name cannot be that of a program")
 	case config.APIVersion != version:
-		return nil, fmt.Errorf("apiVersion %q, only %s is understood", config.APIVersion, version)
+		return nil, fmt.Errorf("apiVersion %q, only %s is supported", config.APIVersion, version)
 	case config.TokenAttributes != nil:
-		return nil, errors.New("has tokenAttributes: it wants tokens of pods, which the resolver has not. Leave it out; pull secrets can take its place")
+		return nil, errors.New("has tokenAttributes: it needs tokens of pods, which the resolver does not have. Remove it; pull secrets can take its place")
 	case config.DefaultCacheDuration == nil || config.DefaultCacheDuration.Duration < 0:
 		return nil, errors.New("defaultCacheDuration is missing or negative")
 	case len(config.MatchImages) == 0:
@@ -232,9 +232,9 @@ func (p *provider) ask(ctx context.Context, target authn.Resource) *provided {
 		}
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Running a credential provider", "provider", p.config.Name, "image", target.String())
+		klog.FromContext(ctx).Error(err, "Cannot run a credential provider", "provider", p.config.Name, "image", target.String())
 		// What the provider writes is for the log only: it may quote a credential.
-		found.err = fmt.Errorf("credential provider %s gives none: the log has the reason", p.config.Name)
+		found.err = fmt.Errorf("credential provider %s returned no credentials: the log has the reason", p.config.Name)
 		key, lasts = failedKey(target), providerFailed
 	}
 	if lasts > 0 {

@@ -355,7 +355,7 @@ func TestCredentialProviderConfig(t *testing.T) {
 		{"kubelet.config.k8s.io/v1\"", "kubelet.config.k8s.io/v9\"", "kubelet.config.k8s.io/v9"},
 		{"matchImages", "matches", "matches"},
 		{`["*.test"]`, "[]", "matchImages is empty"},
-		{`"cloud"`, `"../cloud"`, "that of no program"},
+		{`"cloud"`, `"../cloud"`, "that of a program"},
 		{`"cloud"`, `"text"`, "is no program"},
 		{`"cloud"`, `"gone"`, "no such file"},
 		{"credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v1beta1", "v1beta1"},
@@ -374,7 +374,7 @@ func TestCredentialProviderConfig(t *testing.T) {
 	_, one, _ := strings.Cut(string(good), `"providers":[`)
 	one = one[:strings.LastIndex(one, "]")]
 	twice := strings.Replace(string(good), one, one+","+one, 1)
-	if _, err := FromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(twice)), p.dir); err == nil || !strings.Contains(err.Error(), `"cloud": is there twice`) {
+	if _, err := FromProviders(writeFile(t, filepath.Join(p.dir, "changed"), []byte(twice)), p.dir); err == nil || !strings.Contains(err.Error(), `"cloud": is configured twice`) {
 		t.Errorf("twice: error %v", err)
 	}
 }

@@ -142,7 +142,7 @@ func (c *connector) connections(ctx context.Context) *connections {
 		made, err = c.build()
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Reading changed certificates: those before are used")
+		klog.FromContext(ctx).Error(err, "Cannot read changed certificates: the earlier ones are used")
 		return c.now.Load()
 	}
 	c.files = files

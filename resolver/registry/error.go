@@ -212,7 +212,7 @@ func (x *exchange) status(e *Error, code int) *Error {
 		x.kind == kindToken && (code == http.StatusBadRequest || !x.anonymous && refuses(code)):
 		e.Reason = v1alpha1.ReasonUnauthorized
 		if x.anonymous {
-			said += ": it wants credentials, by an imagePullSecret for example, or the repository does not exist, which some registries answer in the same way"
+			said += ": it requires credentials, by an imagePullSecret for example, or the repository does not exist, which some registries answer in the same way"
 		} else {
 			said += ": the credentials given, an imagePullSecret for example, are wrong or not for this repository, or it does not exist, which some registries answer in the same way"
 		}

@@ -181,7 +181,7 @@ func (s *Store) create(ctx context.Context, object *v1alpha1.ImageManifest, spec
 			return err
 		}
 	}
-	return apierrors.NewConflict(v1alpha1.ImageManifestsResource.GroupResource(), object.Name, errors.New("somebody else makes it again and again"))
+	return apierrors.NewConflict(v1alpha1.ImageManifestsResource.GroupResource(), object.Name, errors.New("another client creates it again and again"))
 }
 
 // invalid is the error of an API server that refuses an object for what it states.

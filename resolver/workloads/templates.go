@@ -53,7 +53,7 @@ func ParseTemplate(text string) (Template, error) {
 		return Template{}, fmt.Errorf("%q: a JSONPath is in braces, such as {.spec.template}", text)
 	}
 	if loop.MatchString(path) { // the library evaluates it for the first object only
-		return Template{}, fmt.Errorf("%q: range is not understood; {.spec.jobs[*].template} leads to all of a list", text)
+		return Template{}, fmt.Errorf("%q: range is not supported; {.spec.jobs[*].template} selects all of a list", text)
 	}
 	if err := jsonpath.New("").Parse(path); err != nil {
 		return Template{}, fmt.Errorf("%q: %w", text, err)
@@ -71,7 +71,7 @@ func ServedTemplates(ctx context.Context, log logr.Logger, api client.Client, te
 	for _, t := range templates {
 		mapping, err := api.RESTMapper().RESTMapping(t.GroupKind(), t.Version)
 		if meta.IsNoMatchError(err) {
-			log.Info("The API server has no such objects: after their CustomResourceDefinition is made, restart the resolver", "kind", t.String())
+			log.Info("The API server does not serve this kind: install its CustomResourceDefinition, and restart the resolver", "kind", t.String())
 			continue
 		}
 		if err != nil {
@@ -85,7 +85,7 @@ func ServedTemplates(ctx context.Context, log logr.Logger, api client.Client, te
 			return nil, fmt.Errorf("asking whether %s may be read: %w", t.GroupVersionKind, err)
 		}
 		if !may {
-			log.Info("Such objects may not be listed and watched: bind a ClusterRole that allows it, and restart the resolver", "kind", t.String())
+			log.Info("The resolver may not list and watch this kind: bind a ClusterRole that allows it, and restart the resolver", "kind", t.String())
 			continue
 		}
 		served = append(served, t)

@@ -185,7 +185,7 @@ func TestParseTemplate(t *testing.T) {
 		"a.io/v1/A=.spec.template":   "in braces",
 		"a.io/v1/A={.spec[":          "unterminated",
 		"apps/v1/Deployment={.spec}": "is read anyway",
-		"a.io/v1/A={range .spec.jobs[*]}{.template}{end}": "range is not understood",
+		"a.io/v1/A={range .spec.jobs[*]}{.template}{end}": "range is not supported",
 	} {
 		if _, err := ParseTemplate(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", text, err, want)

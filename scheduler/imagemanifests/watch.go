@@ -95,7 +95,7 @@ func (s *Source) watch(ctx context.Context, client rest.Interface) {
 	resource := v1alpha1.ImageManifestsResource
 	objects.Followed{
 		Client: client, Resource: resource, Example: &v1alpha1.ImageManifest{}, Store: &store{Source: s, logger: objects.Logger(ctx, resource)},
-		Cannot: "Cannot watch ImageManifests: images that no node has pulled are not known, nor the layers of those on nodes that state names only. It will be tried again; if layer-resolver is to be used, install it and let the scheduler list and watch them",
+		Cannot: "Cannot watch ImageManifests: layers of images are known only from nodes that report them. The scheduler tries again; to use layer-resolver, install it and let the scheduler list and watch ImageManifests",
 		Failed: func(err error) (watched bool) {
 			if !s.requireSync || objects.None(err) {
 				s.tried.Store(true)

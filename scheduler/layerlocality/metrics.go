@@ -48,7 +48,7 @@ func registerMetrics(stats func() index.Stats) *pluginMetrics {
 				"Compressed bytes of the known images of pods, whether their nodes had them or not, by profile. Those that scheduler_layerlocality_missing_bytes_total{of=\"chosen\"} does not count were there or on their way."),
 				[]string{"profile"}),
 			missing: metrics.NewCounterVec(counter("missing_bytes_total",
-				"Compressed bytes of known images that nodes lacked of the pods they got (of=\"chosen\"), and that the feasible nodes lacked of them on average (of=\"mean\"), by profile. The difference is what the profile saved."),
+				"Compressed bytes of known images of pods that the chosen nodes lacked (of=\"chosen\"), and that the feasible nodes lacked on average (of=\"mean\"), by profile. The difference is what the profile saved."),
 				[]string{"profile", "of"}),
 			gated: metrics.NewCounterVec(counter("held_pods_total",
 				"Pods that were held until their images are known (waitForManifest), by how it ended: known, or known to be unresolvable (known), the time was over (timeout), the pod was deleted or placed by another (gone). Those that are held now are in scheduler_pending_pods{queue=\"gated\"}."),

@@ -268,7 +268,7 @@ func sameProperties(a, b *v1.Node) bool {
 func warnOfLabel(logger klog.Logger, old, node *v1.Node) {
 	_, err := nodestatus.JoinsDownloads(node, nil)
 	if err != nil && (old == nil || old.Labels[nodestatus.JoinsDownloadsLabel] != node.Labels[nodestatus.JoinsDownloadsLabel]) {
-		logger.Error(err, "Not known from the label whether the node joins downloads: its runtime or the profile decides", "node", klog.KObj(node))
+		logger.Error(err, "The label does not state whether the node joins downloads: its runtime or the profile decides", "node", klog.KObj(node))
 	}
 }
 
@@ -452,7 +452,7 @@ func (t *Tracker) WaitForSync(ctx context.Context) {
 	defer cancel()
 	for _, syncer := range t.syncers {
 		if !syncer.HasSynced() && !cache.WaitForCacheSync(ctx.Done(), syncer.HasSynced) {
-			klog.FromContext(ctx).Info("Going on before all sources have reported", "waited", syncTimeout)
+			klog.FromContext(ctx).Info("Starting before all sources have reported", "waited", syncTimeout)
 		}
 	}
 	t.synced.Store(true)

@@ -369,7 +369,7 @@ func TestNodesThatJoinDownloads(t *testing.T) {
 			t.Errorf("%s: %d bytes arrive, want %d", node, got, want)
 		}
 	}
-	const message = "Not known from the label whether the node joins downloads"
+	const message = "The label does not state whether the node joins downloads"
 	if n := s.logged(message); n != 1 {
 		t.Errorf("%d messages about the label that cannot be read", n)
 	}

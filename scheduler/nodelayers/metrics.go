@@ -33,7 +33,7 @@ func newCollector(stats func() Stats, ages func() Ages) *collector {
 		// Three gauges: component-base has no histogram of a state, only of events, and a label
 		// quantile belongs to summaries.
 		age: metrics.NewDesc("scheduler_layerlocality_node_layers_age_seconds",
-			"Time since this process last saw NodeLayers renewed: of the middle one (median), of that which 99 of 100 are not older than (p99), and the longest (oldest). Not there without NodeLayers.", []string{"of"}, nil, metrics.ALPHA, ""),
+			"Time since this process last saw NodeLayers renewed: median, 99th percentile (p99) and longest (oldest). Absent without NodeLayers.", []string{"of"}, nil, metrics.ALPHA, ""),
 		refused: metrics.NewDesc("scheduler_layerlocality_node_layers_refused_total",
 			"NodeLayers that are about no Node, and lines in them that are not valid, as often as they came.", nil, nil, metrics.ALPHA, ""),
 	}

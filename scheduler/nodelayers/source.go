@@ -107,7 +107,7 @@ func (s *Source) Start(ctx context.Context, sink locality.LayerSink) (locality.S
 	logger := objects.Logger(ctx, resource)
 	go objects.Followed{
 		Client: s.client, Resource: resource, Example: &v1alpha1.NodeLayers{}, Store: &store{Source: s, logger: logger},
-		Cannot: "Cannot watch NodeLayers: what nodes have is known from NodeStatus. It will be tried again; if layer-agent is to be used, install it and let the scheduler list and watch them",
+		Cannot: "Cannot watch NodeLayers: NodeStatus counts. The scheduler tries again; to use layer-agent, install it and let the scheduler list and watch NodeLayers",
 		Failed: func(err error) (watched bool) {
 			if !s.requireSync || objects.None(err) {
 				s.tried.Store(true)
@@ -262,7 +262,7 @@ func (s *Source) expire(logger klog.Logger, now time.Time) {
 		count, example = count+1, name
 	}
 	if count > 0 {
-		logger.Info("NodeLayers are not renewed: what these nodes have is known from NodeStatus until their layer-agent renews them", "nodes", count, "oneOfThem", example)
+		logger.Info("NodeLayers are not renewed: NodeStatus of these nodes counts until their layer-agent renews them", "nodes", count, "oneOfThem", example)
 	}
 }
 

@@ -434,7 +434,7 @@ func TestMetrics(t *testing.T) {
 # TYPE scheduler_layerlocality_node_layers gauge
 scheduler_layerlocality_node_layers{state="fresh"} 3
 scheduler_layerlocality_node_layers{state="stale"} 2
-# HELP scheduler_layerlocality_node_layers_age_seconds [ALPHA] Time since this process last saw NodeLayers renewed: of the middle one (median), of that which 99 of 100 are not older than (p99), and the longest (oldest). Not there without NodeLayers.
+# HELP scheduler_layerlocality_node_layers_age_seconds [ALPHA] Time since this process last saw NodeLayers renewed: median, 99th percentile (p99) and longest (oldest). Absent without NodeLayers.
 # TYPE scheduler_layerlocality_node_layers_age_seconds gauge
 scheduler_layerlocality_node_layers_age_seconds{of="median"} 60
 scheduler_layerlocality_node_layers_age_seconds{of="oldest"} 1.5

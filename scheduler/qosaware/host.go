@@ -152,7 +152,7 @@ func (h *host) complete(ctx context.Context, synced ...cache.InformerSynced) {
 	timeout, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	if !cache.WaitForCacheSync(timeout.Done(), synced...) && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(nil, "Not all pods and their owners are known yet: promises are kept by what is", "plugin", Name, "after", syncTimeout)
+		klog.FromContext(ctx).Error(nil, "Not all pods and their owners are listed yet: promises are kept for those that are", "plugin", Name, "after", syncTimeout)
 	}
 	h.keys.incomplete.Store(false)
 }

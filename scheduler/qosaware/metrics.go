@@ -37,7 +37,7 @@ func registerMetrics(b *ledger.Ledger) *pluginMetrics {
 				"Pods that were preempted, by why it was allowed: a lower priority, as upstream (priority), or, for an SLO: it gained nothing by running (in-vain), its own SLO was not in danger (secure), the other's SLO is larger (larger-slo), preemptions had cost it little (overhead), its own SLO is not admitted (refused), or the other one had waited for long (turn)."),
 				[]string{"reason"}),
 			writes: metrics.NewCounterVec(counter("state_writes_total",
-				"How often what ended pods got was saved (success), could not be saved (error), or could not be used when it was read, at all (unusable) or of some workloads (incomplete)."),
+				"Writes and reads of the saved state: it was saved (success), could not be saved (error), or could not be used when it was read, at all (unusable) or for some workloads (incomplete)."),
 				[]string{"result"}),
 		}
 		legacyregistry.MustRegister(m.preemptions, m.writes)

@@ -76,7 +76,7 @@ func (a *Annotator) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !a.failed:
-			logger.Error(err, "Nodes are not annotated with what is used of them: what they state counts until its time is over", "annotation", usage.Until)
+			logger.Error(err, "Cannot annotate nodes with their usage: earlier annotations count until their time is over", "annotation", usage.Until)
 		case err == nil && a.failed:
 			logger.Info("Nodes are annotated again")
 		}

@@ -84,7 +84,7 @@ func testPrivate(t *testing.T, kind string, authentication map[string]any) {
 		_, condition, err := lab.Failed(t.Context(), pod.Image, v1alpha1.ReasonUnauthorized)
 		must(t, err)
 		t.Logf("condition %s: %s", condition.Reason, condition.Message)
-		if !strings.Contains(condition.Message, "it wants credentials") {
+		if !strings.Contains(condition.Message, "it requires credentials") {
 			t.Errorf("message %q, want what the registry answers to everybody", condition.Message)
 		}
 		note := event(t, pod.Name)

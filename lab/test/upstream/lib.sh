@@ -1,9 +1,11 @@
 # Sourced by scripts/test.sh: upstream's own tests around the patches, on the unpatched tree
-# and on the patched one, compared test by test. README.md has the results.
+# and on the patched one, compared test by test.
 # shellcheck shell=bash
 
 # A row: its name, its kind, and what go test gets. Every row has to pass on both trees. A test
-# that cannot pass here on either is left out with -skip, and README.md says why.
+# that cannot pass here on either is left out with -skip: specs of ContainerEvents close the channel
+# of the server that is tested next, and the streaming server sets its URL while specs of attach,
+# exec and port forwarding read it.
 #
 #   unit         packages of Kubernetes
 #   race         the same with the race detector

@@ -46,7 +46,7 @@ func Parse(body []byte, contentType string) (*Content, error) {
 		return nil, errors.New("what was sent is neither a manifest nor an index")
 	}
 	if document.IsSchema1() {
-		return nil, errors.New("a manifest of schema 1, which states no sizes: push the image again in a format of this decade")
+		return nil, errors.New("a manifest of schema 1, which states no sizes: push the image again as OCI or schema 2")
 	}
 	// No document may be a manifest to one reader and an index to another
 	// (CVE-2021-41190).

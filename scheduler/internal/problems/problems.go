@@ -16,7 +16,7 @@ import (
 var (
 	nodes = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "scheduler", Name: "nodes_without_statistics_total", StabilityLevel: metrics.ALPHA,
-		Help: "How often a node was rated without statistics of a resource, by the plugin and by why: nobody states them (missing), what is stated is no number (invalid), the node has no capacity (capacity), who knows them does not answer (unavailable).",
+		Help: "How often a node was rated without statistics of a resource, by plugin and reason: the node has no annotation (missing), the annotation is no number (invalid), the node has no capacity (capacity), the annotation is too old (unavailable).",
 	}, []string{"plugin", "reason"})
 	register sync.Once
 )
