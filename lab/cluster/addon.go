@@ -69,8 +69,8 @@ var values = map[string]func(*Cluster, *Addon) string{
 	"ADDRESS":         func(c *Cluster, _ *Addon) string { return c.Address().String() },
 	"SUBNET":          func(c *Cluster, _ *Addon) string { return c.subnet.String() },
 	"KUBECONFIG":      func(c *Cluster, a *Addon) string { return c.Addon(a.Name).kubeconfig() },
-	"REGISTRIES_CONF": func(c *Cluster, _ *Addon) string { return c.registriesConf() },
-	"PAUSE_IMAGE":     func(c *Cluster, _ *Addon) string { return c.pauseImage() },
+	"REGISTRIES_CONF": func(c *Cluster, _ *Addon) string { return c.files.RegistriesConf() },
+	"PAUSE_IMAGE":     func(c *Cluster, _ *Addon) string { return c.files.PauseImage() },
 	"PKI":             func(c *Cluster, _ *Addon) string { return c.path("pki") },
 }
 
@@ -132,13 +132,13 @@ func (a *Addon) entry(c *Cluster) entry {
 	return entry{
 		name: a.Name, build: build, settings: a.Settings,
 		user: a.User, groups: a.Groups,
-		arguments: func(settings Component) ([]string, error) {
+		arguments: fixed(func() []string {
 			args := make([]string, len(a.Args))
 			for i, arg := range a.Args {
 				args[i] = a.expand(c, arg)
 			}
-			return args, noConfig(settings)
-		},
+			return args
+		}),
 		healthy: func(ctx context.Context) error { return c.get(ctx, a.expand(c, a.Health)) },
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/layer-locality/layer-locality/lab/cluster/machine"
+	"github.com/layer-locality/layer-locality/lab/cluster/render"
 )
 
 // tools is the folder of BinDir with the programs that are the same in every
@@ -28,9 +29,6 @@ func (c *Config) labOr(build string) string {
 	}
 	return build
 }
-
-// cniDirs are where distributions install the CNI plugins.
-var cniDirs = []string{"/usr/libexec/cni", "/usr/lib/cni", "/opt/cni/bin"}
 
 // program is the path of a program of a build.
 func (c *Config) program(build, name string) string { return filepath.Join(c.BinDir, build, name) }
@@ -100,7 +98,7 @@ func (c *Config) preflight() error {
 		}
 	}
 	if !c.ControlPlaneOnly {
-		dir := cniDir()
+		dir := render.CNIDir()
 		for _, plugin := range []string{"bridge", "host-local", "loopback"} {
 			if _, err := os.Stat(filepath.Join(dir, plugin)); err != nil {
 				missing = append(missing, "CNI plugin "+plugin)
@@ -138,14 +136,4 @@ func (c *Config) inotifyInstances() int {
 		return runtimes
 	}
 	return controlPlane + runtimes + kubelet*c.Nodes
-}
-
-// cniDir is the folder of the CNI plugins.
-func cniDir() string {
-	for _, dir := range cniDirs {
-		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
-			return dir
-		}
-	}
-	return cniDirs[0]
 }

@@ -16,16 +16,16 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/layer-locality/layer-locality/lab/cluster/folder"
 	"github.com/layer-locality/layer-locality/lab/cluster/machine"
+	"github.com/layer-locality/layer-locality/lab/cluster/render"
 )
 
 const (
 	// control is the machine of the control plane and the registry.
 	control = "control"
-	etcdURL = "http://127.0.0.1:2379"
-	// The addresses of services and pods are valid inside the cluster only.
-	serviceCIDR = "10.96.0.0/16"
-	serviceIP   = "10.96.0.1"
+	// serviceIP is that of the apiserver, and valid inside the cluster only.
+	serviceIP = "10.96.0.1"
 	// schedulerPort is kube-scheduler's own default.
 	schedulerPort = "10259"
 )
@@ -39,6 +39,7 @@ var ErrRunning = errors.New("the cluster is running")
 type Cluster struct {
 	config  Config
 	subnet  netip.Prefix
+	files   render.Cluster
 	control []*Process // of the control machine, in the order of entries
 	nodes   []*Node
 	guests  []*Guest
@@ -59,7 +60,7 @@ type Registry struct {
 
 // Open returns a handle on the cluster in the folder, no matter who started it.
 func Open(dir string) (*Cluster, error) {
-	dir, err := resolve(dir)
+	dir, err := folder.Resolve(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -88,12 +89,12 @@ func (c *Cluster) Detach() error {
 // Stop ends every process of the cluster and removes everything that it made,
 // including the contents of Config.Dir.
 func (c *Cluster) Stop(ctx context.Context) error {
-	unlock, err := lock(c.config.Dir)
+	unlock, err := folder.Lock(c.config.Dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return errors.Join(c.Close(), remove(ctx, c.config.Dir, 0))
+	return errors.Join(c.Close(), folder.Remove(ctx, c.config.Dir, folder.Nothing))
 }
 
 // Close closes the handle's connections. The cluster keeps running.
@@ -109,14 +110,14 @@ func (c *Cluster) Close() error {
 // one. It returns ErrRunning if the cluster belongs to another process that
 // still runs. Without a cluster in the folder it does nothing.
 func Clean(ctx context.Context, dir string) error {
-	dir, err := resolve(dir)
+	dir, err := folder.Resolve(dir)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Stat(statePath(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	unlock, err := lock(dir)
+	unlock, err := folder.Lock(dir)
 	if err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func Clean(ctx context.Context, dir string) error {
 	if s.Owner.Alive() && s.Owner.PID != os.Getpid() {
 		return fmt.Errorf("%w in %s: it belongs to process %d, which ends it", ErrRunning, dir, s.Owner.PID)
 	}
-	return remove(ctx, dir, 0)
+	return folder.Remove(ctx, dir, folder.Nothing)
 }
 
 // Name of the cluster.
@@ -249,5 +250,5 @@ func (c *Cluster) update(change func(*state)) error {
 		return err
 	}
 	change(s)
-	return writeJSON(statePath(c.config.Dir), s)
+	return folder.WriteJSON(statePath(c.config.Dir), s)
 }

@@ -2,8 +2,11 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
+
+	"github.com/layer-locality/layer-locality/lab/cluster/render"
 )
 
 // entry describes a component. To run another component, add an entry to
@@ -37,32 +40,37 @@ type entry struct {
 func (c *Cluster) entries() []entry {
 	all := []entry{{
 		name: "registry", build: c.config.labOr(tools), settings: c.config.Registry,
-		arguments: c.registryArguments,
-		healthy:   func(ctx context.Context) error { return c.get(ctx, "http://"+c.Registry().Address+"/v2/") },
-		env:       []string{"OTEL_TRACES_EXPORTER=none"},
-		stdout:    c.accessLog(),
+		arguments: func(settings Component) ([]string, error) {
+			args, err := c.files.RegistryArguments(c.Registry().Storage)
+			return args, errors.Join(err, noConfig(settings))
+		},
+		healthy: func(ctx context.Context) error { return c.get(ctx, "http://"+c.Registry().Address+"/v2/") },
+		env:     []string{"OTEL_TRACES_EXPORTER=none"},
+		stdout:  c.accessLog(),
 	}}
 	if c.config.RuntimeOnly {
 		return all
 	}
 	all = append(all, entry{
 		name: "etcd", build: tools, settings: c.config.Etcd,
-		arguments: c.etcdArguments,
+		arguments: fixed(func() []string { return render.EtcdArguments(c.etcdHealth()) }),
 		healthy:   func(ctx context.Context) error { return c.get(ctx, c.etcdHealth()+"/health") },
 	}, entry{
 		name: "kube-apiserver", settings: c.config.APIServer, layersGate: true,
-		arguments: c.apiServerArguments,
+		arguments: fixed(c.files.APIServerArguments),
 		healthy:   func(ctx context.Context) error { return c.get(ctx, c.secureURL("443")+"/readyz") },
 	}, entry{
 		name: "kube-controller-manager", settings: c.config.ControllerManager,
 		user:      "system:kube-controller-manager",
-		arguments: c.controllerManagerArguments,
+		arguments: fixed(func() []string { return c.files.ControllerManagerArguments(c.ControllerManager().kubeconfig()) }),
 		healthy:   func(ctx context.Context) error { return c.get(ctx, c.secureURL("10257")+"/healthz") },
 	}, entry{
 		name: "kube-scheduler", settings: c.config.Scheduler,
-		user:      "system:kube-scheduler",
-		arguments: c.schedulerArguments,
-		healthy:   func(ctx context.Context) error { return c.get(ctx, c.SchedulerURL()+"/healthz") },
+		user: "system:kube-scheduler",
+		arguments: func(settings Component) ([]string, error) {
+			return c.files.SchedulerArguments(c.Scheduler().kubeconfig(), expandAll(c, settings.Config).(map[string]any))
+		},
+		healthy: func(ctx context.Context) error { return c.get(ctx, c.SchedulerURL()+"/healthz") },
 	})
 	for i := range c.config.Addons {
 		all = append(all, c.config.Addons[i].entry(c))
@@ -76,9 +84,9 @@ func (n *Node) entries() []entry {
 	config, runtime := &n.cluster.config, n.kind
 	all := []entry{{
 		name: runtime.name, settings: config.Runtime, build: runtime.build,
-		arguments: n.runtimeArguments,
+		arguments: func(settings Component) ([]string, error) { return runtime.arguments(n, settings) },
 		healthy:   n.runtimeHealthy,
-		env:       slices.Concat(n.cluster.storageEnv(), runtime.env),
+		env:       slices.Concat(n.cluster.files.StorageEnv(), runtime.env),
 	}}
 	if config.RuntimeOnly {
 		return all
@@ -86,14 +94,32 @@ func (n *Node) entries() []entry {
 	return append(all, entry{
 		name: "kubelet", settings: config.Kubelet, layersGate: true,
 		user: "system:node:" + n.Name, groups: []string{"system:nodes"},
-		arguments: n.kubeletArguments,
-		healthy:   n.kubeletHealthy,
+		arguments: func(settings Component) ([]string, error) {
+			return n.files().KubeletArguments(n.Kubelet().kubeconfig(), settings.Config)
+		},
+		healthy: n.kubeletHealthy,
 	})
+}
+
+// fixed returns the arguments of a component that has no configuration file.
+func fixed(arguments func() []string) func(Component) ([]string, error) {
+	return func(settings Component) ([]string, error) { return arguments(), noConfig(settings) }
+}
+
+func noConfig(settings Component) error {
+	if len(settings.Config) > 0 {
+		return errors.New("it has no configuration file: use Args")
+	}
+	return nil
 }
 
 // newCluster creates the handles. It starts nothing.
 func newCluster(config Config, subnet netip.Prefix) *Cluster {
 	c := &Cluster{config: config}
+	c.files = render.Cluster{
+		Dir: config.Dir, Runc: config.program(config.labOr(tools), "runc"),
+		AuditPolicy: config.AuditPolicy, AuditLog: c.AuditLog(),
+	}
 	for _, e := range c.entries() {
 		c.control = append(c.control, &Process{entry: e, cluster: c, machine: control})
 	}
@@ -114,6 +140,7 @@ func (c *Cluster) place(subnet netip.Prefix) {
 	if !subnet.IsValid() {
 		return
 	}
+	c.files.Registry, c.files.Address, c.files.HostAddress = c.Registry().Address, c.Address(), c.HostAddress()
 	for i, node := range c.nodes {
 		node.Address = host(subnet, 11+i).Addr()
 		node.PodCIDR = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 0}), 24)

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/layer-locality/layer-locality/lab/cluster/folder"
 )
 
 // Flavour is the build of CRI-O and the Kubernetes components.
@@ -125,8 +126,7 @@ type Component struct {
 const LayersGate = "NodeStatusImageLayers"
 
 const (
-	defaultParent = "/var/lib/layer-locality"
-	maxNodes      = 200
+	maxNodes = 200
 	// The kernel's sockaddr_un holds 108 bytes, a terminating zero included.
 	maxSocketPath = 107
 )
@@ -165,7 +165,7 @@ func (c *Config) complete() error {
 			return fmt.Errorf("%s: flavour %q: want %s or %s", p.name, flavour, Stock, Patched)
 		}
 	}
-	dir, err := resolve(cmp.Or(c.Dir, DefaultDir(c.Name)))
+	dir, err := folder.Resolve(cmp.Or(c.Dir, folder.Default(c.Name)))
 	if err != nil {
 		return err
 	}
@@ -253,21 +253,6 @@ func (c *Config) kinds() []*containerRuntime {
 	return kinds
 }
 
-// resolve makes path absolute and follows the symbolic links in the part of it
-// that exists: the folder must have the same path inside a machine.
-func resolve(path string) (string, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	real, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, os.ErrNotExist) {
-		parent, err := resolve(filepath.Dir(path))
-		return filepath.Join(parent, filepath.Base(path)), err
-	}
-	return real, err
-}
-
 // findBinDir returns the BinDir of the repository that contains the working
 // directory.
 func findBinDir() (string, error) {
@@ -300,6 +285,3 @@ func ParseBandwidth(s string) (uint64, error) {
 	}
 	return uint64(value * unit), nil
 }
-
-// DefaultDir returns the default folder of the cluster with that name.
-func DefaultDir(name string) string { return filepath.Join(defaultParent, name) }

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/layer-locality/layer-locality/lab/cluster/render"
 )
 
 // containerRuntime describes a container runtime to a node.
@@ -40,6 +42,37 @@ type containerRuntime struct {
 	env     []string
 	// arguments writes a node's configuration and returns the command line.
 	arguments func(*Node, Component) ([]string, error)
+}
+
+// crio describes CRI-O.
+var crio = containerRuntime{
+	name:     "crio",
+	product:  "CRI-O",
+	socket:   "crio.sock",
+	programs: []string{"conmon"},
+	binaries: []string{"pinns"},
+	inotify:  4,
+	env:      []string{"TMPDIR=/var/lib/crio"},
+	arguments: func(n *Node, settings Component) ([]string, error) {
+		pinns := n.cluster.config.program(n.Runtime().flavour(settings), "pinns")
+		return n.files().CRIOArguments(pinns, settings.Config)
+	},
+}
+
+// containerd describes a version of containerd. The names of its programs end in the suffix.
+func containerd(suffix string) *containerRuntime {
+	name, shim := "containerd"+suffix, "containerd-shim-runc-v2"+suffix
+	return &containerRuntime{
+		name:     name,
+		product:  name,
+		socket:   render.ContainerdSocket,
+		build:    tools,
+		binaries: []string{shim},
+		inotify:  4,
+		arguments: func(n *Node, settings Component) ([]string, error) {
+			return n.files().ContainerdArguments(n.cluster.Tool(shim), name == string(Containerd17), settings.Config)
+		},
+	}
 }
 
 // Node is one node of a cluster.
@@ -80,8 +113,12 @@ func (n *Node) Kubelet() *Process { return find(n.processes, "kubelet") }
 // as its own /var/lib and /var/log.
 func (n *Node) Dir() string { return filepath.Join(n.cluster.config.Dir, n.Name) }
 
-// networkDir is the folder with the CNI configuration of the node's pods.
-func (n *Node) networkDir() string { return filepath.Join(n.Dir(), "cni") }
+// files returns what the configuration of the node's components depends on.
+func (n *Node) files() *render.Node {
+	return &render.Node{
+		Cluster: &n.cluster.files, Name: n.Name, Dir: n.Dir(), Address: n.Address, PodCIDR: n.PodCIDR, CRISocket: n.CRISocket(),
+	}
+}
 
 // CRISocket is the path of the container runtime's socket on the host.
 func (n *Node) CRISocket() string { return filepath.Join(n.Dir(), n.kind.socket) }
@@ -165,7 +202,7 @@ func (n *Node) Command(program string, args ...string) *exec.Cmd {
 	cmd.Env = append([]string{
 		"PATH=" + filepath.Dir(n.cluster.Tool("crictl")) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"CRI_CONFIG_FILE=" + filepath.Join(n.Dir(), "crictl.yaml"),
-	}, n.cluster.storageEnv()...)
+	}, n.cluster.files.StorageEnv()...)
 	return cmd
 }
 

@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/layer-locality/layer-locality/lab/cluster/folder"
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
 	"github.com/layer-locality/layer-locality/lab/cluster/machine"
 )
@@ -48,19 +49,19 @@ func Start(ctx context.Context, config Config) (_ *Cluster, err error) {
 	defer unlock()
 	// After claim, because claim may have ended a cluster that used some.
 	if err := machine.CheckInotify(config.inotifyInstances()); err != nil {
-		return nil, errors.Join(err, remove(context.WithoutCancel(ctx), config.Dir, 0))
+		return nil, errors.Join(err, folder.Remove(context.WithoutCancel(ctx), config.Dir, folder.Nothing))
 	}
 
 	defer func() {
 		if err != nil {
 			config.Logf("start failed, cleaning up")
-			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 			defer cancel()
-			what := keepLogs
+			keep := folder.KeepLogs
 			if errors.Is(ctx.Err(), context.Canceled) {
-				what = 0 // whoever ended it does not ask why
+				keep = folder.Nothing // whoever ended it does not ask why
 			}
-			err = errors.Join(err, remove(cleanup, config.Dir, what))
+			err = errors.Join(err, folder.Remove(cleanup, config.Dir, keep))
 		}
 	}()
 	c, err := prepare(&config)
@@ -75,7 +76,7 @@ func Start(ctx context.Context, config Config) (_ *Cluster, err error) {
 
 // claim locks the folder, and removes a cluster in it that has no owner.
 func claim(ctx context.Context, dir string) (_ func(), err error) {
-	unlock, err := lock(dir)
+	unlock, err := folder.Lock(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func claim(ctx context.Context, dir string) (_ func(), err error) {
 			return nil, fmt.Errorf("%w in %s: stop it first", ErrRunning, dir)
 		}
 	}
-	return unlock, remove(ctx, dir, keepDir)
+	return unlock, folder.Remove(ctx, dir, folder.KeepDir)
 }
 
 // prepare writes the files that identify the cluster, before anything is
@@ -111,7 +112,7 @@ func prepare(config *Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := writeJSON(statePath(config.Dir), &state{Config: *config, Owner: owner}); err != nil {
+	if err := folder.WriteJSON(statePath(config.Dir), &state{Config: *config, Owner: owner}); err != nil {
 		return nil, err
 	}
 	for _, dir := range []string{config.LogDir, filepath.Join(config.Dir, "state")} {
@@ -136,7 +137,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		return err
 	}
 	say("network %s", c.subnet)
-	if err := c.writeShared(); err != nil {
+	if err := c.files.Shared(); err != nil {
 		return err
 	}
 	if !c.config.RuntimeOnly {
@@ -240,7 +241,7 @@ func (c *Cluster) boot(ctx context.Context, name string) (*machine.Machine, erro
 	}
 	defer log.Close()
 	m, err := machine.Boot(ctx, machine.Spec{
-		Name: name, State: state, Keep: c.config.Dir, Cgroup: cgroup(c.config.Dir) + "/" + name, Log: log,
+		Name: name, State: state, Keep: c.config.Dir, Cgroup: folder.Cgroup(c.config.Dir) + "/" + name, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w; its log is %s%s", err, log.Name(), tail(log.Name(), 0))
@@ -265,11 +266,7 @@ func (c *Cluster) connect() error {
 		return err
 	}
 	defer unlock()
-	used, err := machine.UsedPrefixes()
-	if err != nil {
-		return err
-	}
-	subnet, err := freeSubnet(used)
+	subnet, err := machine.FreeSubnet()
 	if err != nil {
 		return err
 	}
@@ -281,7 +278,7 @@ func (c *Cluster) connect() error {
 	if err != nil {
 		return err
 	}
-	return m.ConnectHost(Identifier(c.config.Dir), host(subnet, 2),
+	return m.ConnectHost(folder.Identifier(c.config.Dir), host(subnet, 2),
 		host(subnet, 1), netip.MustParsePrefix(serviceIP+"/32"))
 }
 
@@ -341,13 +338,11 @@ func (c *Cluster) bootstrap(ctx context.Context) error {
 	return nil
 }
 
-func (c *Cluster) pauseImage() string { return c.Registry().Address + "/pause:1" }
-
 func (c *Cluster) pushPause(ctx context.Context) error {
 	image, err := images.Build(images.Image{})
 	if err != nil {
 		return err
 	}
-	_, err = images.Push(ctx, c.pauseImage(), image)
+	_, err = images.Push(ctx, c.files.PauseImage(), image)
 	return err
 }

@@ -12,48 +12,6 @@ import (
 	"testing"
 )
 
-func TestFreeSubnet(t *testing.T) {
-	t.Parallel()
-	prefixes := func(list ...string) []netip.Prefix {
-		var all []netip.Prefix
-		for _, p := range list {
-			all = append(all, netip.MustParsePrefix(p))
-		}
-		return all
-	}
-	for name, test := range map[string]struct {
-		used []netip.Prefix
-		want string
-	}{
-		"nothing used":           {nil, "198.51.100.0/24"},
-		"other networks used":    {prefixes("10.0.0.0/8", "192.168.1.7/32"), "198.51.100.0/24"},
-		"an address in the way":  {prefixes("198.51.100.77/32"), "198.18.0.0/24"},
-		"a route over all of it": {prefixes("192.0.0.0/4"), ""},
-		"two clusters":           {prefixes("198.51.100.0/24", "198.18.0.0/24"), "198.18.1.0/24"},
-		"over the byte's edge":   {prefixes("198.51.100.0/24", "198.18.0.0/16"), "198.19.0.0/24"},
-		"all used":               {prefixes("198.51.100.0/24", "198.18.0.0/15"), ""},
-	} {
-		got, err := freeSubnet(test.used)
-		switch {
-		case test.want == "" && err == nil:
-			t.Errorf("%s: %s, want an error", name, got)
-		case test.want != "" && (err != nil || got.String() != test.want):
-			t.Errorf("%s: %s, %v; want %s", name, got, err, test.want)
-		}
-	}
-}
-
-func TestIdentifier(t *testing.T) {
-	t.Parallel()
-	a, b := Identifier("/var/lib/layer-locality/a"), Identifier("/var/lib/layer-locality/b")
-	if a == b {
-		t.Error("two folders have one identifier")
-	}
-	if len(a) > 15 {
-		t.Errorf("%q is too long for the name of a link", a)
-	}
-}
-
 // A state that was written can be read again: other processes depend on it.
 func TestStateRoundTrip(t *testing.T) {
 	t.Parallel()
@@ -150,26 +108,5 @@ func TestCleanWithoutCluster(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the folder was made: %v", err)
-	}
-}
-
-func TestLockExcludes(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "c")
-	unlock, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lock(dir); err == nil || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("locked twice: %v", err)
-	}
-	unlock()
-	unlock, err = lock(dir)
-	if err != nil {
-		t.Fatalf("not locked again: %v", err)
-	}
-	unlock()
-	if _, err := lock(filepath.Join(dir, "no", "parent")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error %v for a folder without a parent", err)
 	}
 }

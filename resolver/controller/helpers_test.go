@@ -13,10 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/queue"
-	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/store/storetest"
 	"github.com/layer-locality/layer-locality/resolver/usage"
@@ -135,19 +133,7 @@ func (s *storeTest) expect(want map[string]string) {
 
 var amd64 = []string{"linux/amd64"}
 
-// hash returns a valid digest for a letter.
-func hash(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
-
-func specOf(digest, platform string) v1alpha1.ImageManifestSpec {
-	return v1alpha1.ImageManifestSpec{
-		Digest: digest, Platform: platform, Size: 7, Layers: []v1alpha1.ImageLayer{{Digest: hash("0"), Size: 7}},
-	}
-}
-
-// plain returns the resolution of a reference to a manifest without an index.
-func plain(digest string) *registry.Resolution {
-	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{specOf(digest, "")}}
-}
+var hash, plain, specOf = storetest.Digest, storetest.Plain, storetest.Manifest
 
 // secret is a pull secret of namespace ns.
 func secret(named, user string) *corev1.Secret {

@@ -62,10 +62,12 @@ func (r *Resolver) due(image usage.Image) todo {
 	case !r.store.Adopted(t.reference):
 		t.task = adopt
 	default: // a digest means the same for ever
-		t.task, t.after = nothing, -1
-		return t
+		t.task, t.after, wait = nothing, -1, 0
 	}
-	return t.notBefore(wait)
+	if wait > 0 {
+		t.task, t.after = nothing, wait
+	}
+	return t
 }
 
 // known returns what is known about an image, and about which of its references; nil if nothing
@@ -79,16 +81,9 @@ func (r *Resolver) known(image usage.Image) (reference string, known *store.Answ
 	return "", nil
 }
 
-// notBefore returns what there is to do if it has to wait that long: nothing yet.
-func (t todo) notBefore(wait time.Duration) todo {
-	if wait > 0 {
-		t.task, t.after = nothing, wait
-	}
-	return t
-}
-
 // work does what is due about an image, and queues it again for when the next thing
-// is due.
+// is due. The functions below are in the order in which it calls them: lookUp asks
+// registries and writes nothing; what follows it writes what they answered.
 func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 	defer r.worked(usage.ImageOf(key))
 	if !r.usage.InUse(key) {
@@ -127,101 +122,92 @@ func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 	}
 }
 
-// notAccepted notes that the API server takes no object with what is known about an image. That is
-// an outcome of this image, of which its workloads are notified.
-func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image usage.Image, err error) {
-	r.metrics.writeErrors.Inc()
-	r.backlog.forget(image.Key)
-	before := r.attempts.of(image)
-	failure := r.attempts.failed(image, before, v1alpha1.ReasonNotAccepted, brief(v1alpha1.ReasonNotAccepted), 0)
-	if before.lastNotified() != failure.Reason {
-		r.logOf(log, image).Info("The API server does not accept an ImageManifest", "cause", err.Error(), "retry", failure.Retry)
-	}
-	r.notify(image, before)
-	if _, known := r.known(image); known != nil {
-		return
-	}
-	if err := r.notResolved(ctx, image, failure); err != nil {
-		log.V(1).Info("The API server does not accept an object with the reason either", "cause", err.Error())
-	}
-}
-
-// forgetUnused drops what was noted about an image after the handler that saw the
-// end of its use.
-func (r *Resolver) forgetUnused(key string) {
-	if !r.usage.InUse(key) {
-		r.release(key)
-	}
-}
-
 // do does a task and writes the outcome. A refusal by a registry is an outcome
 // too. Errors are those of the API server, or of the context.
 func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
-	if isNew := t.task == adopt || t.task == resolve && t.known == nil; isNew && !r.hasRoom(t.image) {
+	if (t.task == adopt || t.known == nil) && !r.hasRoom(t.image) {
 		r.noteFull(t.image) // no registry has to be asked for that
 		return nil
 	}
-	switch t.task {
-	case adopt:
+	if t.task == adopt {
 		return r.adopt(ctx, t)
-	case confirm:
-		return r.confirm(ctx, log, queue, t)
-	case resolve:
-		return r.resolve(ctx, log, queue, t)
 	}
-	return nil
-}
-
-// adopt writes that an image is used whose content is known.
-func (r *Resolver) adopt(ctx context.Context, t todo) error {
-	namespaces := r.usage.Namespaces(t.image.Key)
-	if !r.admit(t.image, usage.Units(r.store.LayersOf(store.DigestOf(t.reference)))) {
-		return nil
-	}
-	// It may have failed before the content was resolved for another reference.
-	if err := r.requeueEvicted(r.store.RemoveUnresolved(ctx, t.reference)); err != nil {
-		return err
-	}
-	if err := r.requeueEvicted(r.store.Adopt(ctx, t.reference)); err != nil {
-		return err
-	}
-	r.succeeded(t.image, t.reference, namespaces)
-	return nil
-}
-
-// confirm asks whether a tag still points to the same digest. What is public is asked for
-// without pull secrets.
-func (r *Resolver) confirm(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
-	before := r.attempts.of(t.image)
-	digest, err := r.options.Registry.Digest(ctx, t.reference, r.credentials.ForAll())
-	if err != nil && ctx.Err() == nil && t.known.Private {
-		digest, err = r.confirmWithSecrets(ctx, t, err)
-	}
-	if ctx.Err() != nil {
+	found := r.lookUp(ctx, log, queue, t)
+	switch {
+	case ctx.Err() != nil:
 		return ctx.Err()
+	case found.learned != nil:
+		return r.write(ctx, t.image, found.learned)
+	case found.refusals != nil:
+		return r.refused(ctx, log, queue, t, found)
 	}
-	if err != nil {
-		failure := r.noteFailure(log, queue, t.image, before, []refusal{{t.reference, err}})
-		r.metrics.lookups.WithLabelValues("confirm", failure.Reason).Inc()
-		return r.requeueEvicted(r.store.NotConfirmed(ctx, t.reference, failure.Failure))
-	}
-	queue.Succeeded()
-	r.metrics.lookups.WithLabelValues("confirm", v1alpha1.ReasonResolved).Inc()
-	if digest != t.known.Digest {
-		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.Digest, "to", digest)
-		return r.resolve(ctx, log, queue, t)
-	}
-	if err := r.requeueEvicted(r.store.Confirmed(ctx, t.reference, digest)); err != nil {
-		return err
-	}
-	r.attempts.succeeded(t.image.Key)
-	r.backlog.forget(t.image.Key)
-	return nil
+	return r.confirmed(ctx, t)
 }
 
-// confirmWithSecrets is confirm for an image that only pull secrets open. public is what
-// the registry answers to everybody.
-func (r *Resolver) confirmWithSecrets(ctx context.Context, t todo, public error) (digest string, err error) {
+// outcome is what registries answered about an image. If it has neither something new nor
+// refusals, what is known is confirmed.
+type outcome struct {
+	// before is the last attempt before this one, and question how this one is counted.
+	before   attempt
+	question string
+	learned  *learned
+	refusals []refusal
+}
+
+// lookUp asks registries what is due: whether a tag still points to the same digest, and for
+// the layers if it does not, or if these are not known for all platforms. What the registry
+// answers to pull secrets stays between it and their namespace, unless PublishPrivate is
+// set; objects say what it answers to everybody.
+func (r *Resolver) lookUp(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) outcome {
+	found := outcome{before: r.attempts.of(t.image), question: "confirm"}
+	if t.task == confirm {
+		digest, err := r.digest(ctx, t)
+		if err != nil {
+			found.refusals = []refusal{{t.reference, err}}
+			return found
+		}
+		r.answered(queue, found.question)
+		if digest == t.known.Digest {
+			return found
+		}
+		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.Digest, "to", digest)
+		found.before = r.attempts.of(t.image)
+	}
+	if found.question = "resolve"; r.usage.OnlyOnNodes(t.image.Key) {
+		found.question = "held"
+	}
+	if kept := r.backlog.of(t.image); kept != nil && slices.Equal(kept.platforms, r.nodes.clusterPlatforms()) {
+		found.learned = kept
+		return found
+	}
+	references := t.image.References
+	if t.known != nil {
+		references = []string{t.reference}
+	}
+	found.learned, found.refusals = r.withSecrets(ctx, log, t.image, references)
+	if found.learned == nil && found.refusals == nil && ctx.Err() == nil {
+		found.learned, found.refusals = r.find(ctx, references, r.credentials.ForAll())
+	}
+	if answer := found.learned; answer != nil && ctx.Err() == nil {
+		r.answered(queue, found.question)
+		log.V(1).Info("Resolved", "reference", answer.reference, "digest", answer.found.Digest, "manifests", len(answer.found.Manifests))
+	}
+	return found
+}
+
+// answered notes that a registry answered a question.
+func (r *Resolver) answered(queue *queue.Queue, question string) {
+	queue.Succeeded()
+	r.metrics.lookups.WithLabelValues(question, v1alpha1.ReasonResolved).Inc()
+}
+
+// digest asks for the digest that a tag points to. What is public is asked for without pull
+// secrets, and if only they open it, the error is what the registry answers to everybody.
+func (r *Resolver) digest(ctx context.Context, t todo) (string, error) {
+	digest, public := r.options.Registry.Digest(ctx, t.reference, r.credentials.ForAll())
+	if public == nil || !t.known.Private || ctx.Err() != nil {
+		return digest, public
+	}
 	for _, own := range r.nextSecrets(ctx, t.image) {
 		digest, err := r.options.Registry.Digest(ctx, t.reference, append(own.Keychains, keychains.NotAnonymously))
 		if err == nil || ctx.Err() != nil {
@@ -231,12 +217,64 @@ func (r *Resolver) confirmWithSecrets(ctx context.Context, t todo, public error)
 	return "", public
 }
 
+// withSecrets asks for an image with pull secrets, one namespace's at a time. It returns an
+// answer that may be published. If pull secrets opened an image that is not for everybody,
+// it returns what the registry answers to everybody instead. If they opened none, it
+// returns nothing.
+func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, image usage.Image, references []string) (answer *learned, public []refusal) {
+	for _, own := range r.nextSecrets(ctx, image) {
+		found := r.openedBy(ctx, log, own, image, references)
+		if found == nil {
+			continue
+		}
+		digest, err := found.found.Digest, error(nil)
+		if !r.credentials.IsForAll(found.found.By) {
+			digest, err = r.options.Registry.Digest(ctx, found.reference, r.credentials.ForAll())
+		}
+		forAll := err == nil && digest == found.found.Digest
+		if forAll || r.options.PublishPrivate {
+			found.private = !forAll
+			return found, nil
+		}
+		if err != nil {
+			public = []refusal{{found.reference, err}}
+			log.V(1).Info("Resolved for one namespace only", "namespace", own.Namespace, "reference", found.reference)
+		}
+	}
+	return nil, public
+}
+
+// openedBy asks for an image with the pull secrets of a namespace, unless they opened it a short
+// time ago and that concerns nobody else. It returns nil if they do not open it.
+func (r *Resolver) openedBy(ctx context.Context, log logr.Logger, own *pullsecrets.OfNamespace, image usage.Image, references []string) (found *learned) {
+	opened := r.attempts.secretsOf(image.Key, own.Namespace).opened
+	if ctx.Err() != nil || !r.options.PublishPrivate && r.clock.Since(opened) < r.options.TagTTL {
+		return nil
+	}
+	var refusals []refusal
+	if len(own.Keychains) > 0 {
+		found, refusals = r.find(ctx, references, append(own.Keychains, keychains.NotAnonymously))
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if found == nil && !slices.ContainsFunc(refusals, asked) {
+		own.Keychains, refusals = nil, nil // they are for other registries
+	}
+	// Also if it seems to be the registry: a secret may bring that about.
+	if changed := r.noteSecrets(image, own, refusals); changed && refusals != nil && found == nil && r.notifier.logs(own.Namespace) {
+		log.Info("Not resolved with pull secrets", "namespace", own.Namespace, "cause", detailsOf(refusals))
+	}
+	return found
+}
+
 // maxPulls bounds how many workloads' pull secrets are tried for an image at a time.
 const maxPulls = 8
 
-// nextSecrets reads the pull secrets whose turn it is for an image.
+// nextSecrets reads the pull secrets whose turn it is for an image, unless none of its
+// references may be asked for.
 func (r *Resolver) nextSecrets(ctx context.Context, image usage.Image) []*pullsecrets.OfNamespace {
-	if !r.credentials.Enabled() {
+	if !r.credentials.Enabled() || r.denied(image.Key) {
 		return nil
 	}
 	from, newest := r.attempts.takeNextSecrets(image.Key)
@@ -250,63 +288,6 @@ func (r *Resolver) nextSecrets(ctx context.Context, image usage.Image) []*pullse
 	}
 	r.attempts.setNextSecrets(image.Key, next)
 	return r.credentials.ByNamespace(ctx, pulls)
-}
-
-// resolve asks for the layers of an image: with pull secrets, one namespace's at a time, and
-// as everybody may ask. What the registry answers to pull secrets stays between it and
-// their namespace, unless PublishPrivate is set; objects say what it answers to everybody.
-func (r *Resolver) resolve(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
-	platforms := r.nodes.clusterPlatforms()
-	if answer := r.backlog.of(t.image); answer != nil && slices.Equal(answer.platforms, platforms) {
-		return r.write(ctx, t.image, answer)
-	}
-	before := r.attempts.of(t.image)
-	references := t.image.References
-	if t.known != nil {
-		references = []string{t.reference}
-	}
-	answer, refusals := r.withSecrets(ctx, log, t, references)
-	if answer == nil && refusals == nil && ctx.Err() == nil {
-		answer, refusals = r.find(ctx, references, r.credentials.ForAll())
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if answer != nil {
-		queue.Succeeded()
-		r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), v1alpha1.ReasonResolved).Inc()
-		log.V(1).Info("Resolved", "reference", answer.reference, "digest", answer.found.Digest, "manifests", len(answer.found.Manifests))
-		return r.write(ctx, t.image, answer)
-	}
-	failure := r.noteFailure(log, queue, t.image, before, refusals)
-	r.metrics.lookups.WithLabelValues(r.question(t.image, "resolve"), failure.Reason).Inc()
-	if t.known != nil { // keep what is known: other content of a tag, or not all platforms
-		return r.requeueEvicted(r.store.NotConfirmed(ctx, t.reference, failure.Failure))
-	}
-	r.notify(t.image, before)
-	return r.notResolved(ctx, t.image, failure)
-}
-
-// question returns how a question about an image is counted.
-func (r *Resolver) question(image usage.Image, question string) string {
-	if r.usage.OnlyOnNodes(image.Key) {
-		return "held"
-	}
-	return question
-}
-
-// notify notifies the workloads that use an image why it is not resolved, if they were not
-// yet; else only those of namespaces that brought other pull secrets since. before is the
-// attempt before this one. So nobody can have others notified again and again.
-func (r *Resolver) notify(image usage.Image, before attempt) {
-	pending := r.attempts.takePendingNotices(image.Key)
-	if before.lastNotified() != r.attempts.of(image).Reason {
-		r.reportFailure(image, r.usage.Workloads(image.Key, maxEvents)...)
-		return
-	}
-	for _, namespace := range pending {
-		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, namespace, maxEvents)...)
-	}
 }
 
 // find asks for the references until one is found, as a container runtime does.
@@ -325,69 +306,9 @@ func (r *Resolver) find(ctx context.Context, references []string, keychains []au
 	return nil, refusals
 }
 
-// withSecrets asks for an image with pull secrets, one namespace's at a time. It returns an
-// answer that may be published. If pull secrets opened an image that is not for everybody,
-// it returns what the registry answers to everybody instead. If they opened none, it
-// returns nothing.
-func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, t todo, references []string) (answer *learned, public []refusal) {
-	if r.denied(t.image.Key) {
-		return nil, nil
-	}
-	for _, own := range r.nextSecrets(ctx, t.image) {
-		if ctx.Err() != nil {
-			return nil, nil
-		}
-		if !r.options.PublishPrivate && r.clock.Since(r.attempts.secretsOf(t.image.Key, own.Namespace).opened) < r.options.TagTTL {
-			continue // asked a short time ago, with success, and it concerns nobody else
-		}
-		var found *learned
-		var refusals []refusal
-		if len(own.Keychains) > 0 {
-			found, refusals = r.find(ctx, references, append(own.Keychains, keychains.NotAnonymously))
-		}
-		if ctx.Err() != nil {
-			return nil, nil
-		}
-		if found == nil && !slices.ContainsFunc(refusals, asked) {
-			own.Keychains = nil // they are for other registries
-			r.noteSecrets(t.image, own, nil)
-			continue
-		}
-		changed := r.noteSecrets(t.image, own, refusals)
-		if found == nil {
-			if changed && r.notifier.logs(own.Namespace) {
-				log.Info("Not resolved with pull secrets", "namespace", own.Namespace, "cause", detailsOf(refusals))
-			}
-			continue // also if it seems to be the registry: a secret may bring that about
-		}
-		digest, err := found.found.Digest, error(nil)
-		if !r.credentials.IsForAll(found.found.By) {
-			digest, err = r.options.Registry.Digest(ctx, found.reference, r.credentials.ForAll())
-		}
-		switch {
-		case err == nil && digest == found.found.Digest:
-			return found, nil
-		case r.options.PublishPrivate:
-			found.private = true
-			return found, nil
-		case err != nil:
-			public = []refusal{{found.reference, err}}
-			log.V(1).Info("Resolved for one namespace only", "namespace", own.Namespace, "reference", found.reference)
-		}
-	}
-	return nil, public
-}
-
 // asked reports whether a refusal is that of a registry, and not that no credential is for
 // it.
 func asked(refusal refusal) bool { return !errors.Is(refusal.err, registry.ErrNoCredentials) }
-
-// outOfQuota reports whether a refusal is about the quota of one credential: others may have
-// more.
-func outOfQuota(refusal refusal) bool {
-	e := asRegistryError(refusal.err)
-	return e.Busy && e.Reason == v1alpha1.ReasonRateLimited
-}
 
 // noteSecrets notes how it went with the pull secrets of a namespace: without refusals,
 // they opened the image, or there were none to try. It reports whether that is new.
@@ -409,27 +330,26 @@ func (r *Resolver) noteSecrets(image usage.Image, own *pullsecrets.OfNamespace, 
 	return changed
 }
 
-// notResolved writes why nothing is known about an image, if there is room for another
-// object. What the policy denies has none: everybody can make up any number of names.
-func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure attempt) error {
-	reference, namespaces := image.References[0], r.usage.Namespaces(image.Key)
-	switch {
-	case len(namespaces) == 0: // no longer in use
-		return nil
-	case failure.Reason == v1alpha1.ReasonDenied:
-		return r.requeueEvicted(r.store.RemoveUnresolved(ctx, reference))
-	case !r.store.Has(reference) && !r.quota.AdmitUnresolved(namespaces):
-		r.metrics.unwritten.Inc()
+// adopt writes that an image is used whose content is known.
+func (r *Resolver) adopt(ctx context.Context, t todo) error {
+	namespaces := r.usage.Namespaces(t.image.Key)
+	if !r.admit(t.image, usage.Units(r.store.LayersOf(store.DigestOf(t.reference)))) {
 		return nil
 	}
-	err := r.requeueEvicted(r.store.NotResolved(ctx, reference, failure.Failure))
-	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
+	// It may have failed before the content was resolved for another reference.
+	err := r.requeueEvicted(r.store.RemoveUnresolved(ctx, t.reference))
+	if err == nil {
+		err = r.requeueEvicted(r.store.Adopt(ctx, t.reference))
+	}
+	if err == nil {
+		r.succeeded(t.image, t.reference, namespaces)
+	}
 	return err
 }
 
 // write writes what was learned about an image. If that fails it is kept, so that
 // the registry has to answer only once.
-func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned) error {
+func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned) (err error) {
 	namespaces := r.usage.Namespaces(image.Key)
 	if r.store.Lookup(answer.reference) == nil && !r.admit(image, answer.quotaUnits()) {
 		return nil
@@ -438,7 +358,6 @@ func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned
 	if answer.private {
 		save = r.store.ResolvedPrivately
 	}
-	var err error
 	// The first reference failed before. It goes first: once the other is written, there is
 	// nothing to do any more.
 	if first := image.References[0]; first != answer.reference {
@@ -447,19 +366,12 @@ func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned
 	if err == nil {
 		err = r.requeueEvicted(save(ctx, answer.reference, answer.found, answer.platforms))
 	}
-	if err != nil {
+	if err == nil {
+		r.succeeded(image, answer.reference, namespaces)
+	} else {
 		r.backlog.keep(image, answer)
-		return err
 	}
-	r.succeeded(image, answer.reference, namespaces)
-	return nil
-}
-
-// succeeded notes that a reference was written for an image. namespaces used it before.
-func (r *Resolver) succeeded(image usage.Image, reference string, namespaces []string) {
-	r.attempts.succeeded(image.Key)
-	r.backlog.forget(image.Key)
-	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
+	return err
 }
 
 // admit counts an image that is known now, if there is room for it.
@@ -471,24 +383,33 @@ func (r *Resolver) admit(image usage.Image, units int) bool {
 	return false
 }
 
-// noteFull notes that there is no room for an image. Its workloads are notified, and it is asked
-// for again some time later.
-func (r *Resolver) noteFull(image usage.Image) {
-	before := r.attempts.of(image)
-	r.attempts.failed(image, before, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), 0)
-	if before.lastNotified() != v1alpha1.ReasonTooMany {
-		r.logOf(r.log, image).Info("Not resolved", "image", image.Key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.Namespaces(image.Key))
-	}
-	r.notify(image, before)
+// succeeded notes that a reference was written for an image. namespaces used it before.
+func (r *Resolver) succeeded(image usage.Image, reference string, namespaces []string) {
+	r.attempts.succeeded(image.Key)
+	r.backlog.forget(image.Key)
+	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 }
 
-// maxMessage bounds messages in conditions and events (bytes).
-const maxMessage = 1000
+// confirmed writes that a tag still points to the same digest.
+func (r *Resolver) confirmed(ctx context.Context, t todo) error {
+	err := r.requeueEvicted(r.store.Confirmed(ctx, t.reference, t.known.Digest))
+	if err == nil {
+		r.attempts.succeeded(t.image.Key)
+		r.backlog.forget(t.image.Key)
+	}
+	return err
+}
 
-// refusal is the error that the registry of a reference answered with.
-type refusal struct {
-	reference string
-	err       error
+// refused writes why no registry answered everybody, and keeps what is known: other content of
+// a tag, or not all platforms. If nothing is, the image's workloads are notified.
+func (r *Resolver) refused(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo, found outcome) error {
+	failure := r.noteFailure(log, queue, t.image, found.before, found.refusals)
+	r.metrics.lookups.WithLabelValues(found.question, failure.Reason).Inc()
+	if t.known != nil {
+		return r.requeueEvicted(r.store.NotConfirmed(ctx, t.reference, failure.Failure))
+	}
+	r.notify(t.image, found.before)
+	return r.notResolved(ctx, t.image, failure)
 }
 
 // noteFailure notes why no registry answered everybody for an image, for the queue and
@@ -522,6 +443,92 @@ func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image usage.
 		failure.Retry = time.Time{}
 	}
 	return failure
+}
+
+// notResolved writes why nothing is known about an image, if there is room for another
+// object. What the policy denies has none: everybody can make up any number of names.
+func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure attempt) error {
+	reference, namespaces := image.References[0], r.usage.Namespaces(image.Key)
+	switch {
+	case len(namespaces) == 0: // no longer in use
+		return nil
+	case failure.Reason == v1alpha1.ReasonDenied:
+		return r.requeueEvicted(r.store.RemoveUnresolved(ctx, reference))
+	case !r.store.Has(reference) && !r.quota.AdmitUnresolved(namespaces):
+		r.metrics.unwritten.Inc()
+		return nil
+	}
+	err := r.requeueEvicted(r.store.NotResolved(ctx, reference, failure.Failure))
+	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
+	return err
+}
+
+// notify notifies the workloads that use an image why it is not resolved, if they were not
+// yet; else only those of namespaces that brought other pull secrets since. before is the
+// attempt before this one. So nobody can have others notified again and again.
+func (r *Resolver) notify(image usage.Image, before attempt) {
+	pending := r.attempts.takePendingNotices(image.Key)
+	if before.lastNotified() != r.attempts.of(image).Reason {
+		r.reportFailure(image, r.usage.Workloads(image.Key, maxEvents)...)
+		return
+	}
+	for _, namespace := range pending {
+		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, namespace, maxEvents)...)
+	}
+}
+
+// noteFull notes that there is no room for an image. Its workloads are notified, and it is asked
+// for again some time later.
+func (r *Resolver) noteFull(image usage.Image) {
+	before := r.attempts.of(image)
+	r.attempts.failed(image, before, v1alpha1.ReasonTooMany, brief(v1alpha1.ReasonTooMany), 0)
+	if before.lastNotified() != v1alpha1.ReasonTooMany {
+		r.logOf(r.log, image).Info("Not resolved", "image", image.Key, "reason", v1alpha1.ReasonTooMany, "namespaces", r.usage.Namespaces(image.Key))
+	}
+	r.notify(image, before)
+}
+
+// notAccepted notes that the API server takes no object with what is known about an image. That is
+// an outcome of this image, of which its workloads are notified.
+func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image usage.Image, err error) {
+	r.metrics.writeErrors.Inc()
+	r.backlog.forget(image.Key)
+	before := r.attempts.of(image)
+	failure := r.attempts.failed(image, before, v1alpha1.ReasonNotAccepted, brief(v1alpha1.ReasonNotAccepted), 0)
+	if before.lastNotified() != failure.Reason {
+		r.logOf(log, image).Info("The API server does not accept an ImageManifest", "cause", err.Error(), "retry", failure.Retry)
+	}
+	r.notify(image, before)
+	if _, known := r.known(image); known != nil {
+		return
+	}
+	if err := r.notResolved(ctx, image, failure); err != nil {
+		log.V(1).Info("The API server does not accept an object with the reason either", "cause", err.Error())
+	}
+}
+
+// forgetUnused drops what was noted about an image after the handler that saw the
+// end of its use.
+func (r *Resolver) forgetUnused(key string) {
+	if !r.usage.InUse(key) {
+		r.release(key)
+	}
+}
+
+// maxMessage bounds messages in conditions and events (bytes).
+const maxMessage = 1000
+
+// refusal is the error that the registry of a reference answered with.
+type refusal struct {
+	reference string
+	err       error
+}
+
+// outOfQuota reports whether a refusal is about the quota of one credential: others may have
+// more.
+func outOfQuota(refusal refusal) bool {
+	e := asRegistryError(refusal.err)
+	return e.Busy && e.Reason == v1alpha1.ReasonRateLimited
 }
 
 // logOf returns the log for a line about an image: that with more details, if its namespace has had many.

@@ -6,24 +6,11 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+
+	"github.com/layer-locality/layer-locality/internal/registrytest"
 )
 
-// keychain has one credential for one registry.
-type keychain struct {
-	registry   string
-	credential authn.AuthConfig
-}
-
-func (k keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	if target.RegistryStr() != k.registry {
-		return authn.Anonymous, nil
-	}
-	return authn.FromConfig(k.credential), nil
-}
-
-func login(registry, user, password string) authn.Keychain {
-	return keychain{registry, authn.AuthConfig{Username: user, Password: password}}
-}
+var login = registrytest.Login
 
 // An administrator may want a registry to be asked without credentials, too, in that order.
 func TestAnonymousAmongKeychains(t *testing.T) {
@@ -53,7 +40,7 @@ func TestDockerHubNames(t *testing.T) {
 	got, err := For(t.Context(), "docker.io", "library/busybox", []authn.Keychain{
 		login("docker.io", "a", "1"),
 		login("index.docker.io", "b", "2"),
-		keychain{"docker.io", authn.AuthConfig{Username: "a", Password: "1", Auth: "YTox"}},
+		registrytest.Keychain{Registry: "docker.io", Credential: authn.AuthConfig{Username: "a", Password: "1", Auth: "YTox"}},
 	})
 	var configs []authn.AuthConfig
 	for _, c := range got {

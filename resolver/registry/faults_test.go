@@ -23,6 +23,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/registrytest"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
@@ -445,7 +446,7 @@ func TestTokenServers(t *testing.T) {
 			"password":       {Username: "ann", Password: "s3cret"},
 			"identity token": {IdentityToken: "s3cret"},
 		} {
-			_, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, []authn.Keychain{keychain{s.host, credential}})
+			_, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, []authn.Keychain{registrytest.Keychain{Registry: s.host, Credential: credential}})
 			var e *Error
 			if !errors.As(err, &e) || e.Reason != v1alpha1.ReasonUnauthorized && e.Reason != v1alpha1.ReasonDenied {
 				t.Errorf("%s: %v", name, err)
@@ -461,7 +462,7 @@ func TestTokenServers(t *testing.T) {
 			_, _ = w.Write([]byte(`{"access_token":"token-of-ann","expires_in":300}`))
 		}))
 		s := listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://"+ts.host+"/token", content, fromAnn))
-		if _, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, []authn.Keychain{keychain{s.host, authn.AuthConfig{IdentityToken: "s3cret"}}}); err != nil {
+		if _, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, []authn.Keychain{registrytest.Keychain{Registry: s.host, Credential: authn.AuthConfig{IdentityToken: "s3cret"}}}); err != nil {
 			t.Error(err)
 		}
 		if !ts.saw("refresh_token=s3cret") || s.saw("s3cret") {
@@ -473,7 +474,7 @@ func TestTokenServers(t *testing.T) {
 		w := newWorld(t)
 		ts := listen(t, "127.0.0.1:0", "token.test", false, tokens)
 		s := listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://"+ts.host+"/token", content, fromAnn))
-		if _, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, []authn.Keychain{keychain{s.host, authn.AuthConfig{RegistryToken: "token-of-ann"}}}); err != nil {
+		if _, err := w.Resolve(t.Context(), s.host+"/team/app:1", amd64, []authn.Keychain{registrytest.Keychain{Registry: s.host, Credential: authn.AuthConfig{RegistryToken: "token-of-ann"}}}); err != nil {
 			t.Error(err)
 		}
 		wantRequests(t, ts)

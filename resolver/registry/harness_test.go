@@ -27,6 +27,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/layer-locality/layer-locality/internal/registrytest"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
@@ -311,33 +312,9 @@ func (r *repository) push(name, mediaType string, content any, tags ...string) d
 	return id
 }
 
-type object = map[string]any
+type object = registrytest.Object
 
-func layerOf(name string, size int64) object {
-	return object{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": digest.FromString(name).String(), "size": size}
-}
-
-func manifestOf(layers ...object) object {
-	return object{
-		"schemaVersion": 2,
-		"mediaType":     manifestType,
-		"config":        object{"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest.FromString("config").String(), "size": 2},
-		"layers":        layers,
-	}
-}
-
-func entryOf(id digest.Digest, platform string) object {
-	entry := object{"mediaType": manifestType, "digest": id.String(), "size": 100}
-	if platform != "" {
-		parts := append(strings.Split(platform, "/"), "")
-		entry["platform"] = object{"os": parts[0], "architecture": parts[1], "variant": parts[2]}
-	}
-	return entry
-}
-
-func indexOf(entries ...object) object {
-	return object{"schemaVersion": 2, "mediaType": indexType, "manifests": entries}
-}
+var layerOf, manifestOf, entryOf, indexOf = registrytest.LayerOf, registrytest.ManifestOf, registrytest.EntryOf, registrytest.IndexOf
 
 // tokenServer gives tokens named after the user, to a user that it knows or to
 // nobody in particular.
@@ -385,30 +362,15 @@ func behindPassword(next http.Handler) http.Handler {
 	})
 }
 
-// keychain has one credential for one registry.
-type keychain struct {
-	registry   string
-	credential authn.AuthConfig
-}
-
-func (k keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	if target.RegistryStr() != k.registry {
-		return authn.Anonymous, nil
-	}
-	return authn.FromConfig(k.credential), nil
-}
-
 // secret is a keychain of a tenant.
-type secret struct{ keychain }
+type secret struct{ registrytest.Keychain }
 
 func (secret) OfTenant() {}
 
-func pullSecret(registry, user, password string) authn.Keychain {
-	return secret{keychain{registry, authn.AuthConfig{Username: user, Password: password}}}
-}
+var login = registrytest.Login
 
-func login(registry, user, password string) authn.Keychain {
-	return keychain{registry, authn.AuthConfig{Username: user, Password: password}}
+func pullSecret(registry, user, password string) authn.Keychain {
+	return secret{registrytest.Login(registry, user, password)}
 }
 
 // wantError checks an error against the rules for every error, and for reason

@@ -21,6 +21,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/registrytest"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
@@ -313,7 +314,7 @@ func TestCredentials(t *testing.T) {
 	}{
 		{"in order, each once", []authn.Keychain{elsewhere, wrong, wrong, right, right}, "", 2, 1},
 		{"the first that works", []authn.Keychain{right, wrong}, "", 1, 0},
-		{"name and password in one", []authn.Keychain{keychain{s.host, authn.AuthConfig{Auth: "YW5uOnMzY3JldA=="}}}, "", 1, 0},
+		{"name and password in one", []authn.Keychain{registrytest.Keychain{Registry: s.host, Credential: authn.AuthConfig{Auth: "YW5uOnMzY3JldA=="}}}, "", 1, 0},
 		{"wrong", []authn.Keychain{another, another}, v1alpha1.ReasonUnauthorized, 1, 1},
 		{"wrong again", []authn.Keychain{another, wrong}, v1alpha1.ReasonUnauthorized, 0, 0}, // or the account is locked
 		{"none for this registry", []authn.Keychain{elsewhere}, v1alpha1.ReasonUnauthorized, 1, 0},
@@ -399,7 +400,7 @@ func TestNameWithoutPassword(t *testing.T) {
 		content := &repository{}
 		content.push("app", manifestType, manifestOf(), "1")
 		s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(content))
-		if _, err := newWorld(t).Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain{s.host, config}}); err != nil {
+		if _, err := newWorld(t).Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{registrytest.Keychain{Registry: s.host, Credential: config}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -410,7 +411,7 @@ func TestNameWithoutPassword(t *testing.T) {
 func TestTokenThatIsNoHeader(t *testing.T) {
 	w := newWorld(t)
 	s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(&repository{}))
-	token := keychain{s.host, authn.AuthConfig{RegistryToken: "s3cret\ntoken"}}
+	token := registrytest.Keychain{Registry: s.host, Credential: authn.AuthConfig{RegistryToken: "s3cret\ntoken"}}
 	_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{token})
 	wantError(t, err, v1alpha1.ReasonUnauthorized, s.host, "registrytoken")
 	wantRequests(t, s, "GET /v2/")
@@ -423,7 +424,7 @@ func TestTokenOfAllCharacters(t *testing.T) {
 	const token = "aZ09-._~+/=="
 	w := newWorld(t)
 	s := listen(t, "127.0.0.1:0", "registry.test", false, behindToken("https://token.test/", content, func(given string) bool { return given == token }))
-	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain{s.host, authn.AuthConfig{RegistryToken: token}}}); err != nil {
+	if _, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{registrytest.Keychain{Registry: s.host, Credential: authn.AuthConfig{RegistryToken: token}}}); err != nil {
 		t.Error(err)
 	}
 }

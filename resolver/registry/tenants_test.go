@@ -18,6 +18,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/internal/registrytest"
 	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
@@ -319,7 +320,7 @@ func TestCredentialsThatCannotBeSent(t *testing.T) {
 				w := newWorld(t)
 				s := listen(t, "127.0.0.1:0", "registry.test", false, behindPassword(content), func(c *tls.Config) { c.NextProtos = []string{protocol} })
 				s.Config.MaxHeaderBytes = 8 << 10
-				_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{keychain{s.host, credential}, keychains.NotAnonymously})
+				_, err := w.Resolve(t.Context(), s.host+"/app:1", amd64, []authn.Keychain{registrytest.Keychain{Registry: s.host, Credential: credential}, keychains.NotAnonymously})
 				wantError(t, err, v1alpha1.ReasonUnauthorized)
 			})
 		}

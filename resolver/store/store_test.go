@@ -24,19 +24,7 @@ import (
 
 var amd64 = []string{"linux/amd64"}
 
-// hash returns a valid digest for a letter.
-func hash(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
-
-func manifest(digest, platform string) v1alpha1.ImageManifestSpec {
-	return v1alpha1.ImageManifestSpec{
-		Digest: digest, Platform: platform, Size: 7, Layers: []v1alpha1.ImageLayer{{Digest: hash("0"), Size: 7}},
-	}
-}
-
-// plain returns the resolution of a reference to a manifest without an index.
-func plain(digest string) *registry.Resolution {
-	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{manifest(digest, "")}}
-}
+var hash, plain, manifest = storetest.Digest, storetest.Plain, storetest.Manifest
 
 func cachedManifestsOf(objects ...v1alpha1.ImageManifest) (records []*cachedManifest) {
 	for i := range objects {

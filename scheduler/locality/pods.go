@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"github.com/layer-locality/layer-locality/imageref"
 )
@@ -152,7 +153,7 @@ func standingOf(pod *v1.Pod, changed map[string]*v1.ContainerStatus) (s standing
 		// The kubelet does not come to the others while an image of an init container fails.
 		return initRefused || slices.ContainsFunc(s.there, func(t imageref.PodImage) bool { return t.Name == c.Name })
 	})
-	ready := condition(status, v1.PodReadyToStartContainers)
+	_, ready := podutil.GetPodCondition(status, v1.PodReadyToStartContainers)
 	switch {
 	case len(s.coming) == 0:
 	case waits:
@@ -178,18 +179,9 @@ func statusOf(statuses []v1.ContainerStatus, name string) *v1.ContainerStatus {
 	return nil
 }
 
-func condition(status *v1.PodStatus, of v1.PodConditionType) *v1.PodCondition {
-	for i := range status.Conditions {
-		if c := &status.Conditions[i]; c.Type == of {
-			return c
-		}
-	}
-	return nil
-}
-
 // since returns when a condition of a pod last changed, or now if that is not known.
 func since(pod *v1.Pod, of v1.PodConditionType, now time.Time) time.Time {
-	if c := condition(&pod.Status, of); c != nil && !c.LastTransitionTime.IsZero() && c.LastTransitionTime.Time.Before(now) {
+	if _, c := podutil.GetPodCondition(&pod.Status, of); c != nil && !c.LastTransitionTime.IsZero() && c.LastTransitionTime.Time.Before(now) {
 		return c.LastTransitionTime.Time
 	}
 	return now

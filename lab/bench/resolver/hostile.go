@@ -231,14 +231,13 @@ func (s *soak) foreign(turn int) []client.Object {
 }
 
 func (s *soak) neighbours(turn int) []client.Object {
+	// Not before their teams do, who would find them known.
+	s.mu.Lock()
+	named := s.named[max(0, len(s.named)-2000):]
+	s.mu.Unlock()
 	var images []string
-	for i := range 50 {
-		n := (turn*50 + i) % s.Images
-		at := s.registry
-		if n%4 == 0 {
-			at = s.quay
-		}
-		images = append(images, fmt.Sprintf("%s/team-%d/app-%d:v1", at.host(), n%s.Teams, n))
+	for i := range min(50, len(named)) {
+		images = append(images, named[(turn*50+i)%len(named)])
 	}
 	images = append(images, fmt.Sprintf("%s/private/team-%d:v1", s.registry.host(), turn%s.Teams))
 	job := s.cronJob("hostile-4", fmt.Sprint("neighbours-", turn%10), images, "own")

@@ -83,6 +83,7 @@ type soak struct {
 	mu        sync.Mutex
 	result    *TenantsResult
 	created   map[image]time.Time
+	named     []string                   // the same in the order of their creation
 	names     map[string]map[string]bool // that a namespace wrote
 	processes map[string]*process
 }
@@ -309,6 +310,7 @@ func (s *soak) deploy(ctx context.Context, name, namespace string, i image, secr
 	defer s.mu.Unlock()
 	if s.names[namespace][i.reference] = true; len(secrets) == 0 {
 		s.created[i] = begin
+		s.named = append(s.named, i.reference)
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -253,5 +254,36 @@ func TestCheckInotify(t *testing.T) {
 	}
 	if err := CheckInotify(0); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestFreeSubnet(t *testing.T) {
+	t.Parallel()
+	prefixes := func(list ...string) []netip.Prefix {
+		var all []netip.Prefix
+		for _, p := range list {
+			all = append(all, netip.MustParsePrefix(p))
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		used []netip.Prefix
+		want string
+	}{
+		"nothing used":           {nil, "198.51.100.0/24"},
+		"other networks used":    {prefixes("10.0.0.0/8", "192.168.1.7/32"), "198.51.100.0/24"},
+		"an address in the way":  {prefixes("198.51.100.77/32"), "198.18.0.0/24"},
+		"a route over all of it": {prefixes("192.0.0.0/4"), ""},
+		"two clusters":           {prefixes("198.51.100.0/24", "198.18.0.0/24"), "198.18.1.0/24"},
+		"over the byte's edge":   {prefixes("198.51.100.0/24", "198.18.0.0/16"), "198.19.0.0/24"},
+		"all used":               {prefixes("198.51.100.0/24", "198.18.0.0/15"), ""},
+	} {
+		got, err := freeSubnet(test.used)
+		switch {
+		case test.want == "" && err == nil:
+			t.Errorf("%s: %s, want an error", name, got)
+		case test.want != "" && (err != nil || got.String() != test.want):
+			t.Errorf("%s: %s, %v; want %s", name, got, err, test.want)
+		}
 	}
 }

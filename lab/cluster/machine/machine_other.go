@@ -23,7 +23,7 @@ func CheckInotify(int) error                          { return errNotLinux }
 func MayLowerOOMScore() bool                          { return false }
 func RemoveLink(string) error                         { return errNotLinux }
 func LockNetwork() (func(), error)                    { return nil, errNotLinux }
-func UsedPrefixes() ([]netip.Prefix, error)           { return nil, errNotLinux }
+func FreeSubnet() (netip.Prefix, error)               { return netip.Prefix{}, errNotLinux }
 func (Process) Alive() bool                           { return false }
 func (Process) Signal(syscall.Signal) error           { return errNotLinux }
 func (Process) Kill() error                           { return errNotLinux }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -13,8 +14,47 @@ import (
 
 const bridge = "br0"
 
-// UsedPrefixes lists the addresses and routes of the calling process's network.
-func UsedPrefixes() ([]netip.Prefix, error) {
+// reserved holds address ranges that no real network should use: one of those
+// for examples (RFC 5737) and those for benchmarks (RFC 2544). The other two of
+// RFC 5737 are left alone: a private network may use them behind its default
+// route, and a cluster with the same addresses would cut it off.
+var reserved = []netip.Prefix{
+	netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+}
+
+// FreeSubnet returns a /24 that overlaps with no address or route of the calling process's network.
+func FreeSubnet() (netip.Prefix, error) {
+	used, err := usedPrefixes()
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return freeSubnet(used)
+}
+
+// freeSubnet finds a /24 that overlaps with nothing in use.
+func freeSubnet(used []netip.Prefix) (netip.Prefix, error) {
+	for _, network := range reserved {
+		for candidate := netip.PrefixFrom(network.Addr(), 24); network.Contains(candidate.Addr()); candidate = following(candidate) {
+			if !slices.ContainsFunc(used, candidate.Overlaps) {
+				return candidate, nil
+			}
+		}
+	}
+	return netip.Prefix{}, errors.New("no free network: every reserved range is in use; stop another cluster first")
+}
+
+// following returns the /24 after a /24.
+func following(p netip.Prefix) netip.Prefix {
+	a := p.Addr().As4()
+	if a[2]++; a[2] == 0 {
+		a[1]++
+	}
+	return netip.PrefixFrom(netip.AddrFrom4(a), 24)
+}
+
+// usedPrefixes lists the addresses and routes of the calling process's network.
+func usedPrefixes() ([]netip.Prefix, error) {
 	var used []netip.Prefix
 	add := func(ipnet *net.IPNet) {
 		if ipnet == nil {

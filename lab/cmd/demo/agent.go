@@ -25,6 +25,7 @@ import (
 	"github.com/layer-locality/layer-locality/lab/cluster"
 	"github.com/layer-locality/layer-locality/lab/cluster/addons"
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
+	"github.com/layer-locality/layer-locality/lab/cluster/render"
 	"github.com/layer-locality/layer-locality/lab/nodeimages"
 	"github.com/layer-locality/layer-locality/lab/scenario"
 	"github.com/layer-locality/layer-locality/terminal"
@@ -72,7 +73,7 @@ func runAgent(ctx context.Context, logDir, binDir string) (err error) {
 		ContainerRuntimes: map[string]cluster.ContainerRuntime{"n1": cluster.Containerd, "n2": cluster.Containerd},
 		PerNode: func(node string, runtime, _ *cluster.Component) {
 			if node == "n2" {
-				cluster.DropUnpackedBlobs(runtime)
+				runtime.Config = render.DropUnpackedBlobs(runtime.Config)
 			}
 		},
 		Addons: []cluster.Addon{addons.Resolver(cluster.Component{})},

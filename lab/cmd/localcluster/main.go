@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/layer-locality/layer-locality/lab/cluster"
+	"github.com/layer-locality/layer-locality/lab/cluster/folder"
 	"github.com/layer-locality/layer-locality/lab/cluster/schedulerconfig"
 	"github.com/layer-locality/layer-locality/terminal"
 )
@@ -38,7 +39,7 @@ func (o *options) folder() string {
 	if o.dir != "" {
 		return o.dir
 	}
-	return cluster.DefaultDir(o.name)
+	return folder.Default(o.name)
 }
 
 func command() *cobra.Command {
@@ -49,7 +50,7 @@ func command() *cobra.Command {
 		Long:  "localcluster starts and stops a real Kubernetes cluster on one Linux machine, as root:\netcd, a control plane, an image registry, and nodes with CRI-O and a kubelet each.",
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", "demo", "name of the cluster")
-	root.PersistentFlags().StringVar(&o.dir, "dir", "", "folder for everything of the cluster (default "+cluster.DefaultDir("<name>")+")")
+	root.PersistentFlags().StringVar(&o.dir, "dir", "", "folder for everything of the cluster (default "+folder.Default("<name>")+")")
 	root.AddCommand(up(o), down(o), status(o), execute(o))
 	return root
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/layer-locality/layer-locality/lab/cluster"
 	"github.com/layer-locality/layer-locality/lab/cluster/addons"
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
+	"github.com/layer-locality/layer-locality/lab/cluster/render"
 	"github.com/layer-locality/layer-locality/lab/scenario"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
 )
@@ -84,7 +85,7 @@ func TestMain(m *testing.M) {
 		ContainerRuntimes: runtimes,
 		PerNode: func(node string, runtime, _ *cluster.Component) {
 			if containerds[node].reuse == v1alpha1.ReuseInChains {
-				cluster.DropUnpackedBlobs(runtime)
+				runtime.Config = render.DropUnpackedBlobs(runtime.Config)
 			}
 		},
 		// It resolves images that no node has, and none because nodes have them.

@@ -33,13 +33,14 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/poll"
 	"github.com/layer-locality/layer-locality/lab/cluster"
+	"github.com/layer-locality/layer-locality/lab/cluster/folder"
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
 	"github.com/layer-locality/layer-locality/lab/cluster/machine"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
 )
 
 // clusters is the default folder of clusters.
-var clusters = filepath.Dir(cluster.DefaultDir("any"))
+var clusters = filepath.Dir(folder.Default("any"))
 
 // made matches the paths outside of a cluster's folder that its components
 // would create in their default configuration.
@@ -183,14 +184,14 @@ func assertNothingLeft(t *testing.T, dir string, before hostState, used map[uint
 			t.Errorf("a mount is left: %s", line)
 		}
 	}
-	if _, err := os.Stat("/sys/class/net/" + cluster.Identifier(dir)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("link %s is left: %v", cluster.Identifier(dir), err)
+	if _, err := os.Stat("/sys/class/net/" + folder.Identifier(dir)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("link %s is left: %v", folder.Identifier(dir), err)
 	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + cluster.Identifier(dir))
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + folder.Identifier(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat("/sys/fs/cgroup/" + cluster.Identifier(dir)); err == nil || len(groups) > 0 {
+	if _, err := os.Stat("/sys/fs/cgroup/" + folder.Identifier(dir)); err == nil || len(groups) > 0 {
 		t.Errorf("cgroups are left: %v, %v", groups, err)
 	}
 	after := observe(t)
@@ -274,7 +275,7 @@ func TestCluster(t *testing.T) {
 	used := namespaces(t, dir)
 	client, err := c.Client()
 	check(t, err)
-	if _, err := os.Stat("/sys/class/net/" + cluster.Identifier(dir)); err != nil {
+	if _, err := os.Stat("/sys/class/net/" + folder.Identifier(dir)); err != nil {
 		t.Errorf("the link has another name, so that it could be left unnoticed: %v", err)
 	}
 

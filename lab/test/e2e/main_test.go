@@ -25,6 +25,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/lab/cluster"
+	"github.com/layer-locality/layer-locality/lab/cluster/folder"
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
 	"github.com/layer-locality/layer-locality/lab/nodeimages"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
@@ -40,7 +41,7 @@ var (
 )
 
 // decryptionKeys is where n1 looks for keys of encrypted images, at each pull.
-var decryptionKeys = filepath.Join(cluster.DefaultDir("e2e"), "keys")
+var decryptionKeys = filepath.Join(folder.Default("e2e"), "keys")
 
 func TestMain(m *testing.M) {
 	// The three tests wait for three nodes, however few processors there are.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/internal/auditlog"
 	"github.com/layer-locality/layer-locality/lab/cluster"
+	"github.com/layer-locality/layer-locality/lab/cluster/folder"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
 )
 
@@ -39,7 +40,7 @@ const stockAPIServer, stockAPIServerPort = "stock-apiserver", "444"
 func TestLosses(t *testing.T) {
 	t.Parallel()
 	const name = "skew-losses"
-	pki := filepath.Join(cluster.DefaultDir(name), "pki")
+	pki := filepath.Join(folder.Default(name), "pki")
 	binary, err := filepath.Abs(filepath.Join("..", "..", "..", "_build", "bin", "stock", "kube-apiserver"))
 	must(t, err)
 	c := start(t, cluster.Config{

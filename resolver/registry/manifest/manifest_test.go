@@ -18,6 +18,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/internal/registrytest"
 )
 
 func encode(t testing.TB, content any) []byte {
@@ -304,30 +305,6 @@ const (
 
 var amd64 = []string{"linux/amd64"}
 
-type object = map[string]any
+type object = registrytest.Object
 
-func layerOf(name string, size int64) object {
-	return object{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": digest.FromString(name).String(), "size": size}
-}
-
-func manifestOf(layers ...object) object {
-	return object{
-		"schemaVersion": 2,
-		"mediaType":     manifestType,
-		"config":        object{"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest.FromString("config").String(), "size": 2},
-		"layers":        layers,
-	}
-}
-
-func entryOf(id digest.Digest, platform string) object {
-	entry := object{"mediaType": manifestType, "digest": id.String(), "size": 100}
-	if platform != "" {
-		parts := append(strings.Split(platform, "/"), "")
-		entry["platform"] = object{"os": parts[0], "architecture": parts[1], "variant": parts[2]}
-	}
-	return entry
-}
-
-func indexOf(entries ...object) object {
-	return object{"schemaVersion": 2, "mediaType": indexType, "manifests": entries}
-}
+var layerOf, manifestOf, entryOf, indexOf = registrytest.LayerOf, registrytest.ManifestOf, registrytest.EntryOf, registrytest.IndexOf

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/registry"
 )
 
 // Server is a client of an API server in memory. Tests may replace WithWatch, by one that
@@ -92,4 +93,19 @@ func (s *Server) Objects() map[string]string {
 		found[object.Name] = strings.Join(names, " ")
 	}
 	return found
+}
+
+// Digest returns a valid digest for a letter.
+func Digest(letter string) string { return "sha256:" + strings.Repeat(letter, 64) }
+
+// Manifest returns the manifest with that digest, for a platform. It has one layer.
+func Manifest(digest, platform string) v1alpha1.ImageManifestSpec {
+	return v1alpha1.ImageManifestSpec{
+		Digest: digest, Platform: platform, Size: 7, Layers: []v1alpha1.ImageLayer{{Digest: Digest("0"), Size: 7}},
+	}
+}
+
+// Plain returns the resolution of a reference to a manifest without an index.
+func Plain(digest string) *registry.Resolution {
+	return &registry.Resolution{Digest: digest, Manifests: []v1alpha1.ImageManifestSpec{Manifest(digest, "")}}
 }

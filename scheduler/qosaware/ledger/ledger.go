@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
@@ -230,7 +231,7 @@ func (l *Ledger) runs(p *v1.Pod, life *account.Life, now time.Time) (since, unti
 	if !l.ready {
 		return life.Bound, now
 	}
-	ready := condition(p, v1.PodReady)
+	_, ready := podutil.GetPodCondition(&p.Status, v1.PodReady)
 	switch {
 	case ready == nil || p.Spec.NodeName == "":
 		return time.Time{}, now
@@ -243,22 +244,13 @@ func (l *Ledger) runs(p *v1.Pod, life *account.Life, now time.Time) (since, unti
 
 // boundAt returns when a pod got its node.
 func boundAt(p *v1.Pod, now time.Time) time.Time {
-	if c := condition(p, v1.PodScheduled); c != nil && c.Status == v1.ConditionTrue && !c.LastTransitionTime.IsZero() {
+	if _, c := podutil.GetPodCondition(&p.Status, v1.PodScheduled); c != nil && c.Status == v1.ConditionTrue && !c.LastTransitionTime.IsZero() {
 		return c.LastTransitionTime.Time
 	}
 	if p.Status.StartTime != nil {
 		return p.Status.StartTime.Time
 	}
 	return now
-}
-
-func condition(p *v1.Pod, kind v1.PodConditionType) *v1.PodCondition {
-	for i := range p.Status.Conditions {
-		if p.Status.Conditions[i].Type == kind {
-			return &p.Status.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // Remove notes that a pod is gone from the informer: deleted or finished. It returns true if

@@ -1,33 +1,31 @@
-package cluster
+package folder
 
 import (
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/layer-locality/layer-locality/lab/cluster/machine"
 )
 
-// cleanTimeout bounds the removal of a cluster.
-const cleanTimeout = time.Minute
+// Keep is what Remove leaves of the folder.
+type Keep int
 
-// keep is what remove leaves of the folder.
-type keep int
-
+// By default, nothing is left.
 const (
-	keepDir  keep = iota + 1 // the folder itself, empty
-	keepLogs                 // logs with the reason why a start failed, and cluster.json, by which the folder may be removed
+	Nothing  Keep = iota
+	KeepDir       // the folder itself, empty
+	KeepLogs      // logs with the reason why a start failed, and cluster.json, by which the folder may be removed
 )
 
-// remove ends every process of the cluster in dir and undoes everything that
+// Remove ends every process of the cluster in dir and undoes everything that
 // the cluster made. It needs nothing but the folder's path to find these,
 // because a start may have been killed before it wrote anything. The caller has
 // locked dir.
-func remove(ctx context.Context, dir string, what keep) error {
+func Remove(ctx context.Context, dir string, keep Keep) error {
 	if err := killAll(ctx, dir); err != nil {
 		return err
 	}
@@ -35,7 +33,7 @@ func remove(ctx context.Context, dir string, what keep) error {
 	if err := machine.RemoveLink(Identifier(dir)); err != nil {
 		return err
 	}
-	if err := machine.RemoveCgroups(ctx, cgroup(dir)); err != nil {
+	if err := machine.RemoveCgroups(ctx, Cgroup(dir)); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(dir)
@@ -44,26 +42,26 @@ func remove(ctx context.Context, dir string, what keep) error {
 	}
 	var group errgroup.Group
 	for _, entry := range entries {
-		if entry.Name() == "cluster.json" || what == keepLogs && entry.Name() == "log" {
+		if entry.Name() == State || keep == KeepLogs && entry.Name() == "log" {
 			continue
 		}
 		group.Go(func() error { return os.RemoveAll(filepath.Join(dir, entry.Name())) })
 	}
-	if err := group.Wait(); err != nil || what == keepLogs {
+	if err := group.Wait(); err != nil || keep == KeepLogs {
 		return err
 	}
 	// The state goes last, so that an interrupted removal can be resumed.
-	if err := os.Remove(statePath(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(filepath.Join(dir, State)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if what == keepDir {
+	if keep == KeepDir {
 		return nil
 	}
 	if err := os.Remove(dir); err != nil {
 		return err
 	}
 	// Remove the folder that all clusters share, if this was the last one.
-	if parent := filepath.Dir(dir); parent == defaultParent {
+	if filepath.Dir(dir) == parent {
 		_ = os.Remove(parent)
 	}
 	return nil

@@ -1,10 +1,12 @@
-package cluster
+package render
 
 import (
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+
+	"github.com/layer-locality/layer-locality/lab/cluster/folder"
 )
 
 // Where containerd keeps images and its state, as a node sees it. The latter has its socket.
@@ -13,20 +15,8 @@ const (
 	containerdState = "/run/containerd"
 )
 
-// containerd describes a version of containerd. The names of its programs end in the suffix.
-func containerd(suffix string) *containerRuntime {
-	name := "containerd" + suffix
-	return &containerRuntime{
-		name:    name,
-		product: name,
-		// In the state of the node, as the host sees it (machine/init.sh).
-		socket:    filepath.Join("root", containerdState, "containerd.sock"),
-		build:     tools,
-		binaries:  []string{"containerd-shim-runc-v2" + suffix},
-		inotify:   4,
-		arguments: containerdArguments,
-	}
-}
+// ContainerdSocket is the path of containerd's socket in the folder of a node, as the host sees it (machine/init.sh).
+var ContainerdSocket = filepath.Join("root", containerdState, "containerd.sock")
 
 // The plugins of containerd's CRI. The last one has its server, in containerd 1.7 all of it.
 const (
@@ -35,23 +25,24 @@ const (
 	containerdCRI     = "io.containerd.grpc.v1.cri"
 )
 
-// DropUnpackedBlobs has the containerd of a node drop the blobs of layers once they are unpacked,
-// as many distributions do. It is for Config.Runtime and Config.PerNode.
-func DropUnpackedBlobs(runtime *Component) {
-	config := maps.Clone(runtime.Config)
-	if config == nil {
-		config = map[string]any{}
-	}
-	merge(config, map[string]any{"plugins": map[string]any{containerdImages: map[string]any{"discard_unpacked_layers": true}}})
-	runtime.Config = config
+// DropUnpackedBlobs returns the settings of a node's containerd, changed so that it drops the blobs of layers once they
+// are unpacked, as many distributions do.
+func DropUnpackedBlobs(settings map[string]any) map[string]any {
+	changed := map[string]any{}
+	merge(changed, settings)
+	merge(changed, map[string]any{"plugins": map[string]any{containerdImages: map[string]any{"discard_unpacked_layers": true}}})
+	return changed
 }
 
-// containerdArguments writes a node's configuration of containerd, with the caller's fields merged
-// into it. These are named as in containerd 2, whichever version the node has.
-func containerdArguments(n *Node, settings Component) ([]string, error) {
-	c := n.cluster
-	hosts := filepath.Join(n.Dir(), "certs.d")
-	if err := c.writeRegistryHosts(hosts); err != nil {
+// ContainerdArguments writes a node's configuration of containerd, with the shim at the path given and the caller's
+// fields merged into it. These are named as in containerd 2, also where version2 is set: then the file is one of
+// version 2, for containerd 1.7.
+func (n *Node) ContainerdArguments(shim string, version2 bool, settings map[string]any) ([]string, error) {
+	if err := n.shared(); err != nil {
+		return nil, err
+	}
+	hosts := filepath.Join(n.Dir, "certs.d")
+	if err := n.registryHosts(hosts); err != nil {
 		return nil, err
 	}
 	config := map[string]any{
@@ -67,7 +58,7 @@ func containerdArguments(n *Node, settings Component) ([]string, error) {
 			containerdImages: map[string]any{
 				"snapshotter":             "overlayfs",
 				"discard_unpacked_layers": false,
-				"pinned_images":           map[string]any{"sandbox": c.pauseImage()},
+				"pinned_images":           map[string]any{"sandbox": n.PauseImage()},
 				"registry":                map[string]any{"config_path": hosts},
 			},
 			containerdRuntime: map[string]any{
@@ -76,25 +67,25 @@ func containerdArguments(n *Node, settings Component) ([]string, error) {
 				"restrict_oom_score_adj": true,
 				"containerd": map[string]any{"runtimes": map[string]any{"runc": map[string]any{
 					"runtime_type": "io.containerd.runc.v2",
-					"runtime_path": c.Tool(n.kind.binaries[0]),
+					"runtime_path": shim,
 					"options": map[string]any{
-						"BinaryName": c.runcPath(),
+						"BinaryName": n.runcPath(),
 						// Without systemd.
 						"SystemdCgroup": false,
 					},
 				}}},
-				"cni": map[string]any{"bin_dirs": []string{cniDir()}, "conf_dir": n.networkDir()},
+				"cni": map[string]any{"bin_dirs": []string{CNIDir()}, "conf_dir": n.networkDir()},
 			},
 			containerdCRI: map[string]any{
 				"stream_server_address": n.Address.String(), "stream_server_port": "0",
 			},
 		},
 	}
-	merge(config, settings.Config)
-	if n.ContainerRuntime() == Containerd17 {
+	merge(config, settings)
+	if version2 {
 		toVersion2(config)
 	}
-	path := filepath.Join(n.Dir(), "containerd.toml")
+	path := filepath.Join(n.Dir, "containerd.toml")
 	return []string{"--config", path}, writeTOML(path, config)
 }
 
@@ -107,7 +98,7 @@ func toVersion2(config map[string]any) {
 	merge(plugins, map[string]any{containerdCRI: runtime})
 	cri := plugins[containerdCRI].(map[string]any)
 	cni := cri["cni"].(map[string]any)
-	cni["bin_dir"] = cniDir()
+	cni["bin_dir"] = CNIDir()
 	delete(cni, "bin_dirs")
 	for key, value := range images {
 		switch key {
@@ -124,17 +115,17 @@ func toVersion2(config map[string]any) {
 	config["version"] = 2
 }
 
-// writeRegistryHosts writes containerd's configuration of registries: the cluster's own over plain
+// registryHosts writes containerd's configuration of registries: the cluster's own over plain
 // HTTP, also in place of Docker Hub. It has no way to name a host on any port, so registries at
-// Cluster.HostAddress are not reached over plain HTTP.
-func (c *Cluster) writeRegistryHosts(folder string) error {
-	url := "http://" + c.Registry().Address
+// HostAddress are not reached over plain HTTP.
+func (c *Cluster) registryHosts(hosts string) error {
+	url := "http://" + c.Registry
 	text := fmt.Sprintf("server = %q\n\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", url, url)
-	for _, registry := range []string{c.Registry().Address, dockerHub} {
-		if err := os.MkdirAll(filepath.Join(folder, registry), 0o755); err != nil {
+	for _, registry := range []string{c.Registry, dockerHub} {
+		if err := os.MkdirAll(filepath.Join(hosts, registry), 0o755); err != nil {
 			return err
 		}
-		if err := writeFile(filepath.Join(folder, registry, "hosts.toml"), []byte(text)); err != nil {
+		if err := folder.WriteFile(filepath.Join(hosts, registry, "hosts.toml"), []byte(text)); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
-package cluster
+package render
 
 import (
 	"os"
@@ -12,23 +12,13 @@ const (
 	runRoot   = "/run/containers/storage"
 )
 
-// crio describes CRI-O.
-var crio = containerRuntime{
-	name:      "crio",
-	product:   "CRI-O",
-	socket:    "crio.sock",
-	programs:  []string{"conmon"},
-	binaries:  []string{"pinns"},
-	inotify:   4,
-	env:       []string{"TMPDIR=/var/lib/crio"},
-	arguments: crioArguments,
-}
-
-// crioArguments writes a node's CRI-O configuration. CRI-O merges the caller's
+// CRIOArguments writes a node's CRI-O configuration, with pinns at the path given. CRI-O merges the caller's
 // fields from a drop-in file. It keeps its state in its usual folders, which
 // belong to the node.
-func crioArguments(n *Node, settings Component) ([]string, error) {
-	c := n.cluster
+func (n *Node) CRIOArguments(pinns string, settings map[string]any) ([]string, error) {
+	if err := n.shared(); err != nil {
+		return nil, err
+	}
 	conmon, err := exec.LookPath("conmon")
 	if err != nil {
 		return nil, err
@@ -42,7 +32,7 @@ func crioArguments(n *Node, settings Component) ([]string, error) {
 		"version_file_persist": "/var/lib/crio/version",
 		"clean_shutdown_file":  "/var/lib/crio/clean.shutdown",
 		"api": map[string]any{
-			"listen":         n.CRISocket(),
+			"listen":         n.CRISocket,
 			"stream_address": n.Address.String(),
 			"stream_port":    "0",
 		},
@@ -51,7 +41,7 @@ func crioArguments(n *Node, settings Component) ([]string, error) {
 			"cgroup_manager":         "cgroupfs",
 			"conmon_cgroup":          "pod",
 			"default_runtime":        "runc",
-			"pinns_path":             c.config.program(n.Runtime().flavour(settings), "pinns"),
+			"pinns_path":             pinns,
 			"namespaces_dir":         "/run/crio/ns",
 			"container_exits_dir":    "/run/crio/exits",
 			"hooks_dir":              []string{},
@@ -59,7 +49,7 @@ func crioArguments(n *Node, settings Component) ([]string, error) {
 			"apparmor_profile":       "unconfined",
 			"irqbalance_config_file": "",
 			"runtimes": map[string]any{"runc": map[string]any{
-				"runtime_path":   c.runcPath(),
+				"runtime_path":   n.runcPath(),
 				"runtime_type":   "oci",
 				"runtime_root":   "/run/runc",
 				"monitor_path":   conmon,
@@ -69,20 +59,20 @@ func crioArguments(n *Node, settings Component) ([]string, error) {
 			"disable_hostport_mapping": true,
 		},
 		"image": map[string]any{
-			"pause_image":          c.pauseImage(),
+			"pause_image":          n.PauseImage(),
 			"pause_command":        "/pause",
-			"signature_policy":     c.path("config", "policy.json"),
-			"signature_policy_dir": c.path("config", "policies"),
+			"signature_policy":     n.path("config", "policy.json"),
+			"signature_policy_dir": n.path("config", "policies"),
 			// The default is below /etc, which belongs to the host.
 			"namespaced_auth_dir": "/run/crio/auth",
 		},
 		"network": map[string]any{
 			"network_dir": n.networkDir(),
-			"plugin_dirs": []string{cniDir()},
+			"plugin_dirs": []string{CNIDir()},
 		},
 		"nri": map[string]any{"enable_nri": false},
 	}}
-	path, dropIns := filepath.Join(n.Dir(), "crio.conf"), filepath.Join(n.Dir(), "crio.conf.d")
+	path, dropIns := filepath.Join(n.Dir, "crio.conf"), filepath.Join(n.Dir, "crio.conf.d")
 	if err := writeTOML(path, config); err != nil {
 		return nil, err
 	}
@@ -90,5 +80,5 @@ func crioArguments(n *Node, settings Component) ([]string, error) {
 		return nil, err
 	}
 	args := []string{"--config", path, "--config-dir", dropIns}
-	return args, writeTOML(filepath.Join(dropIns, "50-settings.conf"), settings.Config)
+	return args, writeTOML(filepath.Join(dropIns, "50-settings.conf"), settings)
 }
