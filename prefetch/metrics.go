@@ -1,6 +1,10 @@
 package prefetch
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // metrics by source: object, template, tag, node.
 type metrics struct {
@@ -10,7 +14,15 @@ type metrics struct {
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
 	counter := func(name, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"source"})
+		return prometheus.V2.NewCounterVec(prometheus.CounterVecOpts{
+			CounterOpts: prometheus.CounterOpts{Name: name, Help: help},
+			VariableLabels: prometheus.ConstrainedLabels{{Name: "source", Constraint: func(source string) string {
+				if slices.Contains(allSources, source) {
+					return source
+				}
+				return "other"
+			}}},
+		})
 	}
 	m := &metrics{
 		active:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "layerlocality_prefetch_active_pods", Help: "Pods that pull ahead now, as the leader counts them."}),
