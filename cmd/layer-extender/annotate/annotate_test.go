@@ -128,7 +128,7 @@ func TestRun(t *testing.T) {
 	cancel()
 	<-done
 	text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
-	if strings.Count(text, "not annotated") != 1 || strings.Count(text, "annotated again") != 1 {
+	if strings.Count(text, "Cannot annotate nodes") != 1 || strings.Count(text, "annotated again") != 1 {
 		t.Error(text)
 	}
 }
