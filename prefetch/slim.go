@@ -9,10 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// What is kept of a pod template: tenants write these, and an object may have 1.5 MiB.
+// What is kept of a pod and of a template: tenants write these, and an object may have 1.5 MiB.
 const (
 	maxSecrets     = 32
 	maxTolerations = 64
+	// maxSecretName is the length of the longest name that a Secret can have.
+	maxSecretName = 253
 	// maxName is more bytes than a valid reference of an image has.
 	maxName = 1024
 )
@@ -50,8 +52,8 @@ func slimTemplate(owner interface{ SetAnnotations(map[string]string) }, template
 	}
 	*template = corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		Containers: containers, ServiceAccountName: spec.ServiceAccountName,
-		ImagePullSecrets: spec.ImagePullSecrets[:min(len(spec.ImagePullSecrets), maxSecrets)],
-		Tolerations:      spec.Tolerations[:min(len(spec.Tolerations), maxTolerations)],
+		ImagePullSecrets: slimSecrets(spec.ImagePullSecrets),
+		Tolerations:      slices.Clone(spec.Tolerations[:min(len(spec.Tolerations), maxTolerations)]),
 	}}
 }
 
@@ -66,12 +68,27 @@ func slimPod(pod *corev1.Pod) {
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
 			c := &containers[i]
-			*c = corev1.Container{Name: c.Name, Image: c.Image, ImagePullPolicy: c.ImagePullPolicy, RestartPolicy: c.RestartPolicy}
+			*c = corev1.Container{Name: c.Name, Image: shortName(c.Image), ImagePullPolicy: c.ImagePullPolicy, RestartPolicy: c.RestartPolicy}
 		}
 	}
-	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Image == nil })
+	spec.Volumes = slices.Clone(slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Image == nil || len(v.Image.Reference) > maxName }))
+	spec.ImagePullSecrets = slimSecrets(spec.ImagePullSecrets)
 	spec.TopologySpreadConstraints, spec.HostAliases, spec.NodeSelector, spec.ReadinessGates, spec.DNSConfig = nil, nil, nil, nil, nil
 	if pod.Labels[PodLabel] == "" {
 		spec.Affinity, spec.Tolerations = nil, nil
 	}
+}
+
+// slimSecrets leaves names that Secrets can have.
+func slimSecrets(all []corev1.LocalObjectReference) []corev1.LocalObjectReference {
+	usable := slices.DeleteFunc(all, func(ref corev1.LocalObjectReference) bool { return len(ref.Name) > maxSecretName })
+	return slices.Clone(usable[:min(len(usable), maxSecrets)])
+}
+
+// shortName returns the name of an image; "" for one that is too long for any.
+func shortName(image string) string {
+	if len(image) > maxName {
+		return ""
+	}
+	return image
 }

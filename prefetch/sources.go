@@ -424,8 +424,8 @@ func (s *sources) create(ctx context.Context, source string, w *workload, cause 
 	}
 	switch err := s.client.Create(ctx, object); {
 	case apierrors.IsAlreadyExists(err):
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		// That is about this workload and its namespace, by a quota for example: it stops no others, and is not tried again.
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		// That is about this workload, and the same the next time. What is forbidden, by a quota for example, may not be.
 		log.FromContext(ctx).Info("The API server refuses an ImagePrefetch", "namespace", object.Namespace, "name", object.Name, "cause", err.Error())
 	default:
 		return err

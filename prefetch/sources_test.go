@@ -45,7 +45,7 @@ func TestOneWorkloadStopsNoOthers(t *testing.T) {
 		err   error
 		again bool
 	}{
-		"a quota":           {apierrors.NewForbidden(resource, "x", errors.New("exceeded quota")), false},
+		"a quota":           {apierrors.NewForbidden(resource, "x", errors.New("exceeded quota")), true},
 		"an invalid object": {apierrors.NewInvalid(schema.GroupKind{}, "x", nil), false},
 		"too large":         {apierrors.NewRequestEntityTooLargeError("x"), false},
 		"a webhook":         {apierrors.NewInternalError(errors.New("failed calling webhook")), true},
@@ -104,7 +104,8 @@ func TestSlim(t *testing.T) {
 		template.Spec.Containers = append(template.Spec.Containers, corev1.Container{Image: "registry.example/" + large(i)})
 		template.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: large(i)}}}}}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"x": large(i), NodeAnnotation: "n1"}}, Spec: *template.Spec.DeepCopy()}
-		pod.Spec.Containers = slices.Clone(pod.Spec.Containers[:1])
+		template.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "own"}, {Name: large(i)}}
+		pod.Spec.ImagePullSecrets = slices.Clone(template.Spec.ImagePullSecrets)
 		for _, object := range []any{d, pod} {
 			slimmed, err := slim(object)
 			if err != nil {

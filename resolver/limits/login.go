@@ -3,9 +3,10 @@ package limits
 import "sync"
 
 // doubted is at which refusal, after a registry took a credential, it is asked whether it still does: those before are
-// about the repositories, which everybody can name, and cost no second request. It is less than the wrong passwords in a
-// row for which registries lock an account.
-const doubted = 4
+// about the repositories, which everybody can name, and cost no second request. A password that was changed is refused so
+// often, once more when that is asked, and for each request that is under way then: registries lock an account after five or
+// more in a row.
+const doubted = 3
 
 // Login is what is known about a credential at a registry.
 type Login struct {

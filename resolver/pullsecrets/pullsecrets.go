@@ -267,5 +267,5 @@ func problem(what, namespace, name string, err error) string {
 	}
 	// The error is not the tenant's to see: it may have addresses of the cluster.
 	klog.Background().V(1).Info("Could not be read", "object", what, "namespace", namespace, "name", name, "cause", err)
-	return fmt.Sprintf("%s %s/%s could not be read: the API server did not answer; it is read again", what, namespace, name)
+	return fmt.Sprintf("%s %s/%s cannot be read now; it is read again", what, namespace, name)
 }

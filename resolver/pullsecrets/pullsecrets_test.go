@@ -243,7 +243,7 @@ func TestServiceAccountProblems(t *testing.T) {
 	}{
 		{usage.DefaultAccount, nil, ""},
 		{"builder", nil, "service account ns/builder does not exist"},
-		{usage.DefaultAccount, errors.New("dial tcp 10.0.0.1:443: connection refused"), "service account ns/default could not be read: the API server did not answer; it is read again"},
+		{usage.DefaultAccount, errors.New("dial tcp 10.0.0.1:443: connection refused"), "service account ns/default cannot be read now; it is read again"},
 	} {
 		c := New(nil, interceptor.NewClient(fake.NewClientBuilder().WithObjects(secret("one", "one")).Build(), interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {

@@ -24,8 +24,8 @@ type item struct {
 }
 
 // fairQueue has the items of one queue. Namespaces take turns: one that names thousands of
-// images delays each other one by a single image, one whose images take many requests
-// waits the longer for its next turn, and one that had nothing to do has its first one soon. It is not safe for concurrent use.
+// images delays each other one by a single image, and those that come meanwhile by less; one whose
+// images take many requests waits the longer for its next turn. It is not safe for concurrent use.
 type fairQueue struct {
 	items map[string]*item
 	later later
@@ -177,7 +177,7 @@ func (f *fairQueue) next(now time.Time) (time.Time, bool) {
 const perTurn = 4
 
 // freshTurns: one turn of so many goes to a tenant that was here before, also while new ones come.
-const freshTurns = 4
+const freshTurns = 16
 
 // roundRobin has the items of one level that are due, by namespace. Each namespace gives one
 // item, then it is the next one's turn (deficit round robin: Shreedhar and
@@ -257,6 +257,7 @@ func (r *roundRobin) next() *item {
 		switch {
 		case t.owed > 0:
 			t.owed -= perTurn
+			r.turns++ // it was its turn
 		case t.items.Len() > 0:
 			i := t.items.Front().Value.(*item)
 			r.turns++

@@ -327,3 +327,34 @@ func TestNewNamespacesGoFirst(t *testing.T) {
 		t.Errorf("%d of 1000 turns for those who waited before a thousand new namespaces came", old)
 	}
 }
+
+// What a namespace owes is not forgiven while new ones come: a thousand dear images of one that floods take no more of the
+// requests than its turns are worth.
+func TestDebtWhileNewNamespacesCome(t *testing.T) {
+	now := time.Now()
+	var f fairQueue
+	add := func(namespace string, n int) {
+		f.add(now, &item{key: fmt.Sprint(namespace, " ", n), namespace: namespace, due: now})
+	}
+	const dear = 100
+	for n := range 1000 {
+		add("flood", n)
+	}
+	for n := range 300 {
+		add(fmt.Sprint("new-", n), 0)
+	}
+	requests := 0
+	for others := 0; others < 300; {
+		i := f.take(now)
+		if i.namespace == "flood" {
+			requests += dear
+			f.done(now, i, dear)
+			continue
+		}
+		others++
+		f.done(now, i, 1)
+	}
+	if most := dear + 2*300/freshTurns*perTurn + dear; requests > most {
+		t.Errorf("the images of the namespace that floods took %d requests before 300 others had one each, want %d at most", requests, most)
+	}
+}

@@ -14,8 +14,8 @@ import (
 )
 
 // How long to remember that a registry refused a credential, or took it. Many registries
-// lock an account after a few wrong passwords: one bad secret, which is tried twice, must not be
-// tried for each of a thousand images.
+// lock an account after a few wrong passwords: one bad secret, which is tried twice, or a few times
+// if it was right before, must not be tried for each of a thousand images.
 const (
 	refusedLogin  = 10 * time.Minute
 	acceptedLogin = time.Hour

@@ -206,7 +206,11 @@ func first[T any](ctx context.Context, c *Client, name string, keychains []authn
 			continue
 		}
 		if len(mirrors) > 0 {
-			failure.Err = text(failure.Err, "%s; mirrors before it: %s", failure.Err, strings.Join(mirrors, ", "))
+			before := "; mirrors before it: " + strings.Join(mirrors, ", ")
+			failure.Err = text(failure.Err, "%s%s", failure.Err, before)
+			if failure.details != "" {
+				failure.details += before
+			}
 		}
 		return none, failure
 	}

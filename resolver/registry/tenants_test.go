@@ -276,8 +276,8 @@ func TestRefusedRepositoryIsNoRefusedLogin(t *testing.T) {
 				wantError(t, err, v1alpha1.ReasonUnauthorized, "has just refused")
 				return
 			}
-			// Every fourth refusal costs a second request, which tells it from that of a changed password.
-			const doubted = 4
+			// Every third refusal costs a second request, which tells it from that of a changed password.
+			const doubted = 3
 			logins.Store(0)
 			for range 10 * doubted {
 				theirs()
