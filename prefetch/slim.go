@@ -21,11 +21,9 @@ const (
 
 // slim removes from objects what nobody here reads, so that the caches keep little of what tenants write.
 func slim(object any) (any, error) {
-	m, err := meta.Accessor(object)
-	if err != nil {
-		return object, nil
+	if m, err := meta.Accessor(object); err == nil {
+		m.SetManagedFields(nil)
 	}
-	m.SetManagedFields(nil)
 	switch o := object.(type) {
 	case *appsv1.Deployment:
 		slimTemplate(o, &o.Spec.Template)
