@@ -83,7 +83,7 @@ type soak struct {
 	mu        sync.Mutex
 	result    *TenantsResult
 	created   map[image]time.Time
-	named     []string                   // the same in the order of their creation
+	named     []string                   // the references of created, in the order of their creation
 	names     map[string]map[string]bool // that a namespace wrote
 	processes map[string]*process
 }
