@@ -6,9 +6,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// MaxImages bounds how many images of a pod count, because a pod is untrusted
-// input: its author is anyone who may create pods.
-const MaxImages = 256
+// A pod is untrusted input: its author is anyone who may create pods. So these bound which of its
+// images count.
+const (
+	MaxImages = 256
+	// MaxNames bounds the bytes of their names together. A hundred names of usual length have less;
+	// controllers keep the names of every pod and template in memory.
+	MaxNames = 16 << 10
+)
 
 // PodImage is an image as a pod names it.
 type PodImage struct {
@@ -18,13 +23,17 @@ type PodImage struct {
 	PullPolicy v1.PullPolicy
 }
 
-// Append adds an image, unless there are MaxImages. A name that is there stays once, with the more
-// eager policy. Empty names do not count; pod templates may contain them.
+// Append adds an image, unless there are MaxImages or their names have MaxNames. A name that is there
+// stays once, with the more eager policy. Empty names do not count; pod templates may contain them.
 func Append(images []PodImage, name string, policy v1.PullPolicy) []PodImage {
-	i := slices.IndexFunc(images, func(known PodImage) bool { return known.Name == name })
+	total := nameBytes(name)
+	i := slices.IndexFunc(images, func(known PodImage) bool {
+		total += nameBytes(known.Name)
+		return known.Name == name
+	})
 	switch {
 	case name == "":
-	case i < 0 && len(images) < MaxImages:
+	case i < 0 && len(images) < MaxImages && total <= MaxNames:
 		images = append(images, PodImage{name, policy})
 	case i >= 0 && eagerness(policy) > eagerness(images[i].PullPolicy):
 		images[i].PullPolicy = policy
@@ -32,8 +41,11 @@ func Append(images []PodImage, name string, policy v1.PullPolicy) []PodImage {
 	return images
 }
 
+// nameBytes is how many bytes a name counts. A longer name than is valid is read no further.
+func nameBytes(name string) int { return min(len(name), MaxLength+1) }
+
 // OfPod returns the images of init containers, containers and image volumes, each
-// name once, in this order and at most MaxImages. Ephemeral containers do not
+// name once, in this order and as many as Append adds. Ephemeral containers do not
 // count, because they are added to a pod that already has a node.
 func OfPod(spec *v1.PodSpec) []PodImage {
 	images := make([]PodImage, 0, len(spec.InitContainers)+len(spec.Containers))

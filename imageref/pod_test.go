@@ -3,6 +3,7 @@ package imageref
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -39,5 +40,21 @@ func TestOfPodIsBounded(t *testing.T) {
 	got := OfPod(&spec)
 	if len(got) != MaxImages || got[0].PullPolicy != v1.PullAlways || got[MaxImages-1].Name != fmt.Sprint("image-", MaxImages-1) {
 		t.Errorf("%d images, first %v", len(got), got[0])
+	}
+}
+
+// The longest names: as many count as MaxNames has room for; shorter ones that come later may find room.
+func TestNamesOfPodAreBounded(t *testing.T) {
+	var spec v1.PodSpec
+	for i := range 100 {
+		spec.Containers = append(spec.Containers, v1.Container{Image: fmt.Sprintf("%0*d", MaxLength, i)})
+	}
+	spec.Containers = append(spec.Containers, v1.Container{Image: "more" + strings.Repeat("x", 1<<20)})
+	if got := OfPod(&spec); len(got) != MaxNames/MaxLength {
+		t.Errorf("%d names of %d characters count, want %d", len(got), MaxLength, MaxNames/MaxLength)
+	}
+	slices.Reverse(spec.Containers)
+	if got := OfPod(&spec); len(got) < MaxNames/MaxLength-1 {
+		t.Errorf("one with an endless name leaves room for %d, want at least %d with it", len(got), MaxNames/MaxLength-1)
 	}
 }

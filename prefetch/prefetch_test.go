@@ -11,6 +11,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/internal/terminaltest"
 )
 
 var begin = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -322,4 +323,17 @@ func TestBegin(t *testing.T) {
 	object.Generation = 2
 	day2 := later.Add(2 * time.Hour)
 	expect("another spec", of("app:3"), day2, &day2, 0, "app:3")
+}
+
+// What a registry wrote is one line of text, and no longer than there is room for.
+func TestMessages(t *testing.T) {
+	terminaltest.Check(t, atMost(1000, terminaltest.Hostile))
+	if got := atMost(6, "äöü"); got != "äöü" {
+		t.Errorf("%q is cut", got)
+	}
+	for bytes := range 6 {
+		if got := atMost(bytes, "äöü"); len(got) > bytes || !strings.HasPrefix("äöü", got) {
+			t.Errorf("%d bytes: %q", bytes, got)
+		}
+	}
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/terminal"
 )
 
 const (
@@ -291,16 +292,15 @@ func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message 
 	}
 }
 
-// atMost returns so many bytes of a text at most.
+// atMost returns so many bytes of a text at most, in one line, without what a terminal could take for a command: registries
+// and kubelets write it, and kubectl shows it.
 func atMost(bytes int, text string) string {
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= bytes {
-		return text
+	text = terminal.Line(text, bytes)
+	for i := min(len(text), bytes); ; i-- {
+		if i == len(text) || utf8.RuneStart(text[i]) {
+			return text[:i]
+		}
 	}
-	for bytes > 0 && !utf8.RuneStart(text[bytes]) {
-		bytes--
-	}
-	return text[:bytes]
 }
 
 // maxAccounted is from how many pulls on those of earlier hours are forgotten.

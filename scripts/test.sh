@@ -119,7 +119,7 @@ step_race() {
   local status=0
   CGO_ENABLED=1 go_test race . -race ./crio/... ./kubelet/... ./imageref/... ./scheduler/index/... ./scheduler/qosaware/account/... ./resolver/registry/... ./resolver/keychains/... ./resolver/limits/... ./resolver/policy/... || status=1
   [ -n "$FULL" ] || return "$status"
-  CGO_ENABLED=1 workspace race-full -race ./resolver/... ./cmd/layer-resolver/... ./agent/... ./cmd/layer-agent/... ./extender/... ./cmd/layer-extender/... ./scheduler/... || status=1
+  CGO_ENABLED=1 workspace race-full -race ./resolver/... ./cmd/layer-resolver/... ./agent/... ./cmd/layer-agent/... ./prefetch/... ./cmd/layer-prefetcher/... ./extender/... ./cmd/layer-extender/... ./scheduler/... || status=1
   return "$status"
 }
 

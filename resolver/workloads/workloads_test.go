@@ -3,6 +3,7 @@ package workloads
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -237,6 +238,37 @@ func TestLongNames(t *testing.T) {
 	if _, err := imageref.Full(c.Images[0]); err == nil {
 		t.Error("what is left of a name that is too long is a name")
 	}
+}
+
+// What the cache keeps of a CronJob is bounded, however many and long the names in it are: a namespace may
+// have thousands, each with a quarter of a MiB of names.
+func TestNamesTakeBoundedMemory(t *testing.T) {
+	const objects, limit = 300, 2 * imageref.MaxNames
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC() // interned strings go in a second round
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before, kept := heap(), make([]any, objects)
+	for i := range kept {
+		job := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "hostile", Name: fmt.Sprint("job-", i)}}
+		spec := &job.Spec.JobTemplate.Spec.Template.Spec
+		for c := range 256 {
+			spec.Containers = append(spec.Containers, corev1.Container{Image: fmt.Sprintf("reg/%0*d:1", imageref.MaxLength-6, i*256+c)})
+		}
+		short, err := kinds[5].transform(job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept[i] = short
+	}
+	each := (int64(heap()) - int64(before)) / objects
+	if each < 1<<10 || each > limit {
+		t.Errorf("%d bytes are kept of each CronJob, want some, and at most %d", each, limit)
+	}
+	runtime.KeepAlive(kept)
 }
 
 // podRunning is a pod whose containers run images with these IDs.

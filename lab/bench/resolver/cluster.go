@@ -97,7 +97,7 @@ type view struct {
 	objects map[string]*object // by name
 }
 
-// object is an ImageManifest: when it appeared, when its last change was seen,
+// object is an ImageManifest: when it had layers first, when its last change was seen,
 // and its content.
 type object struct {
 	appeared, changed time.Time
@@ -135,10 +135,13 @@ func (v *view) set(o any) {
 	defer v.mu.Unlock()
 	seen := v.objects[manifest.Name]
 	if seen == nil {
-		seen = &object{appeared: now}
+		seen = &object{}
 		v.objects[manifest.Name] = seen
 	}
 	seen.changed, seen.layers = now, len(manifest.Spec.Layers)
+	if seen.appeared.IsZero() && seen.layers > 0 {
+		seen.appeared = now
+	}
 	if len(manifest.Status.References) > 0 {
 		seen.reference = manifest.Status.References[0].Name
 	}
@@ -150,13 +153,13 @@ func (v *view) count() int {
 	return len(v.objects)
 }
 
-// appeared returns when an image's ImageManifest was first seen, or false if it
+// appeared returns when an image's ImageManifest was first seen with layers, or false if it
 // was not. It fails if the ImageManifest differs from what the registry has.
 func (v *view) appeared(i image) (time.Time, bool, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	seen := v.objects[i.objectName()]
-	if seen == nil {
+	if seen == nil || seen.appeared.IsZero() {
 		return time.Time{}, false, nil
 	}
 	if seen.reference != i.reference || seen.layers != layersPerImage {

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
 // hostileTenants do what follows, each in its namespace.
@@ -53,6 +55,31 @@ func (s *soak) attack(ctx context.Context, name string) error {
 			// Others are the API server's, which is away for a while.
 		}
 		sleep(ctx, time.Second)
+	}
+	return nil
+}
+
+// attackNodes has nodes that somebody took over name as many images as count of a node, other ones each ten
+// seconds, until the end.
+func (s *soak) attackNodes(ctx context.Context) error {
+	const nodes = 10
+	for turn := 0; ctx.Err() == nil; turn++ {
+		for n := range nodes {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("hostile-node-", n)}}
+			// Errors are the API server's, which is away for a while.
+			if err := client.IgnoreAlreadyExists(s.server.client.Create(ctx, node)); err != nil || s.server.client.Get(ctx, client.ObjectKeyFromObject(node), node) != nil {
+				continue
+			}
+			node.Status.Images = nil
+			for i := range workloads.MaxImagesPerNode {
+				name := fmt.Sprintf("%s/held/node-%d/x-%d@%s", s.registry.host(), n, i, digest.FromString(fmt.Sprint(turn, n, i)))
+				node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{name}, SizeBytes: 1})
+			}
+			if err := s.server.client.Status().Update(ctx, node); apierrors.IsInvalid(err) {
+				return fmt.Errorf("%s: %w", node.Name, err)
+			}
+		}
+		sleep(ctx, 10*time.Second)
 	}
 	return nil
 }

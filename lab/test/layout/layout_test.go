@@ -445,6 +445,25 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
+// TestProgramsScreenTheirOutput: what a stranger wrote reaches no terminal as a command. Programs that log as upstream's
+// do are left out.
+func TestProgramsScreenTheirOutput(t *testing.T) {
+	asUpstream := []string{"cmd/kube-scheduler/main.go", "cmd/layer-extender/main.go"}
+	mains := strings.Fields(output(t, "git", "ls-files", "cmd/*/main.go", "lab/cmd/*/main.go"))
+	if len(mains) < len(asUpstream)+5 {
+		t.Fatalf("only these have a main: %q", mains)
+	}
+	for _, path := range mains {
+		content, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if screened := strings.Contains(string(content), "terminal.Run("); screened == slices.Contains(asUpstream, path) {
+			t.Errorf("%s: terminal.Run is called: %t", path, screened)
+		}
+	}
+}
+
 // TestSampleIsOfTheRecording checks that README.md shows what docs/demo.svg, the
 // recording of a real run, shows too. scripts/record-demo.sh writes both.
 func TestSampleIsOfTheRecording(t *testing.T) {

@@ -162,8 +162,8 @@ func TestEqualsKustomizations(t *testing.T) {
 		"prefetcher":   {"1.36.5", append([]string{"prefetcher.enabled=true"}, off...), []string{"prefetcher"}},
 		"all":          {"1.36.5", []string{"agent.enabled=true", `agent.runtime="cri-o"`, "extender.enabled=true"}, []string{scheduler, resolver, "agent/cri-o", "extender"}},
 		"network policies": {
-			"1.36.5", []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="k3s"`},
-			[]string{scheduler + "+network-policy", resolver + "+network-policy", "agent/k3s+network-policy"},
+			"1.36.5", []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="k3s"`, "prefetcher.enabled=true"},
+			[]string{scheduler + "+network-policy", resolver + "+network-policy", "agent/k3s+network-policy", "prefetcher+network-policy"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestEqualsKustomizations(t *testing.T) {
 func TestPods(t *testing.T) {
 	pinned := filepath.Join(t.TempDir(), "deploy")
 	must(t, lint.Pin(deployed, pinned))
-	all := []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", "extender.enabled=true"}
+	all := []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", "extender.enabled=true", "prefetcher.enabled=true"}
 	for _, more := range [][]string{
 		{`agent.runtime="containerd"`},
 		{`agent.runtime="k3s"`, `agent.nodeSelector={"pool":"a"}`, "scheduler.byNamespace=true", "scheduler.serverRoles=true"},
