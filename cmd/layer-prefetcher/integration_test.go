@@ -131,57 +131,69 @@ func (w *world) policy(t *testing.T, image string) {
 	}
 	for what, change := range map[string]func(*corev1.Pod){
 		"as it makes them": func(*corev1.Pod) {},
-		"with a token for a cloud's service": func(p *corev1.Pod) {
+		"as a webhook of a cloud changes them": func(p *corev1.Pod) {
 			p.Spec.Volumes = append(p.Spec.Volumes, token("sts.amazonaws.com"))
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "token", MountPath: "/var/run/secrets/eks.amazonaws.com"}}
+			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "AWS_ROLE_ARN", Value: "arn"}}
 		},
 	} {
 		if err := try(change); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: "169.254.169.254", Port: intstr.FromInt32(80)}}}
 	for message, changes := range map[string][]func(*corev1.Pod){
 		"only pods that an ImagePrefetch owns": {
 			func(p *corev1.Pod) { p.OwnerReferences = nil },
 			func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ImageManifest" },
+			func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil },
 		},
-		"no namespaces of the host and no token": {
-			func(p *corev1.Pod) { p.Spec.HostNetwork = true },
-			func(p *corev1.Pod) { p.Spec.HostPID = true },
-			func(p *corev1.Pod) { p.Spec.HostIPC = true },
-			func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = nil },
-			func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = ptr.To(true) },
-		},
-		"image volumes only": {
+		"alone, as it is": {
+			func(p *corev1.Pod) { p.Spec.Containers[0].Image = "registry.example.com/evil:1" },
+			func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"sh"} },
+			func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"-c"} },
+			func(p *corev1.Pod) { p.Spec.Containers[0].LivenessProbe = probe },
 			func(p *corev1.Pod) {
-				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+				p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}
 			},
-			func(p *corev1.Pod) {
-				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "a"}}})
-			},
-			func(p *corev1.Pod) { p.Spec.Volumes = append(p.Spec.Volumes, token("")) },
-			func(p *corev1.Pod) {
-				p.Spec.Volumes = append(p.Spec.Volumes, token("https://kubernetes.default.svc"))
-			},
-		},
-		"one container without privileges": {
 			func(p *corev1.Pod) {
 				p.Spec.InitContainers = slices.Clone(p.Spec.Containers)
 				p.Spec.InitContainers[0].Name = "first"
 			},
 			func(p *corev1.Pod) {
 				p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0])
-				p.Spec.Containers[1].Name = "second"
+				p.Spec.Containers[1].Name, p.Spec.Containers[1].Image = "second", "evil"
 			},
-			func(p *corev1.Pod) { p.Spec.SecurityContext.RunAsNonRoot = nil },
-			func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.RunAsNonRoot = ptr.To(false) },
+		},
+		"no privileges, no namespaces of the host and no token": {
+			func(p *corev1.Pod) { p.Spec.HostNetwork = true },
+			func(p *corev1.Pod) { p.Spec.HostPID = true },
+			func(p *corev1.Pod) { p.Spec.HostIPC = true },
+			func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = nil },
+			func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = ptr.To(true) },
 			func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = nil },
 			func(p *corev1.Pod) {
 				p.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation, p.Spec.Containers[0].SecurityContext.Privileged = nil, ptr.To(true)
 			},
+		},
+		"image volumes, which no container mounts": {
 			func(p *corev1.Pod) {
-				p.Spec.Containers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"SYS_ADMIN"}
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
 			},
-			func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.Capabilities.Drop = nil },
+			func(p *corev1.Pod) {
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "a"}}})
+			},
+			func(p *corev1.Pod) {
+				p.Spec.Volumes = append(p.Spec.Volumes, token("sts.amazonaws.com"))
+				p.Spec.Volumes[1].Projected.Sources[0] = corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "program"}}}
+			},
+			func(p *corev1.Pod) {
+				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: p.Spec.Volumes[0].Name, MountPath: "/pause"}}
+			},
+		},
+		"name no node and have a priority of at most 0": {
+			func(p *corev1.Pod) { p.Spec.NodeName = "n4" },
+			func(p *corev1.Pod) { p.Spec.PriorityClassName, p.Spec.PreemptionPolicy = "system-node-critical", nil },
 		},
 	} {
 		for i, change := range changes {

@@ -17,3 +17,11 @@ var RBAC []byte
 //
 //go:embed base/priorityclass.yaml
 var PriorityClass []byte
+
+// Policy confines the pods that layer-prefetcher may create and delete to those that pull.
+//
+//go:embed base/policy.yaml
+var Policy []byte
+
+// PodImage is the image of pods that pull, by default: the only one that Policy allows.
+const PodImage = "registry.k8s.io/pause:3.10.2"

@@ -200,7 +200,11 @@ func (c *command) node() *cobra.Command {
 			for _, a := range node.Arriving[:min(len(node.Arriving), mostArriving)] {
 				placed := fmt.Sprintf("placed %s ago", output.Age(a.Since, cluster.Now))
 				table.Ages = append(table.Ages, placed)
-				table.Above = append(table.Above, fmt.Sprintf("Arriving: %s for pod %s/%s, %s", output.Bytes(float64(a.Bytes)), terminal.Line(a.Namespace, 63), terminal.Line(a.Pod, 253), placed))
+				bytes := "unknown bytes"
+				if a.Bytes != nil {
+					bytes = output.Bytes(float64(*a.Bytes))
+				}
+				table.Above = append(table.Above, fmt.Sprintf("Arriving: %s for pod %s/%s, %s", bytes, terminal.Line(a.Namespace, 63), terminal.Line(a.Pod, 253), placed))
 			}
 			if more := len(node.Arriving) - mostArriving; more > 0 {
 				table.Above = append(table.Above, fmt.Sprintf("Arriving: for %s more", output.Count(more, "pod")))

@@ -158,10 +158,16 @@ func TestArriving(t *testing.T) {
 	pod("held", "other-agent", "quay.io/first:1", v1.PodPending, 0)
 	pod("running", "other-agent", "quay.io/second:1", v1.PodRunning, 0)
 	pod("elsewhere", "agent", "quay.io/second:1", v1.PodPending, 0)
+	pod("unknown", "other-agent", "quay.io/third:1", v1.PodPending, 2*time.Minute)
 	i := inventory(t, c)
+	if i.Alone("other-agent") || !i.Alone("agent") {
+		t.Error("what is arriving may be known from other nodes alone")
+	}
 	n, ok := i.Node("other-agent")
-	want := []Arriving{{"ns", "first", second.Size, heartbeat}, {"ns", "later", second.Size, heartbeat.Add(time.Minute)}}
-	if !ok || !slices.EqualFunc(n.Arriving, want, func(a, b Arriving) bool { return a.Since.Equal(b.Since) && a.Bytes == b.Bytes && a.Pod == b.Pod }) {
+	want := []Arriving{{"ns", "first", &second.Size, heartbeat}, {"ns", "later", &second.Size, heartbeat.Add(time.Minute)}, {"ns", "unknown", nil, heartbeat.Add(2 * time.Minute)}}
+	if !ok || !slices.EqualFunc(n.Arriving, want, func(a, b Arriving) bool {
+		return a.Since.Equal(b.Since) && a.Pod == b.Pod && ptr.Equal(a.Bytes, b.Bytes)
+	}) {
 		t.Errorf("arriving %+v, want %+v", n.Arriving, want)
 	}
 	if n, ok := i.Node("agent"); !ok || len(n.Arriving) > 0 {

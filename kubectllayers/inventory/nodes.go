@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
@@ -151,10 +152,10 @@ func sourceOf(known map[locality.Provenance]int) Source {
 }
 
 // Alone reports whether the answer about a node needs no other nodes. It does where an image is known
-// by its name or by its use: another node may have its layers, and how much images are compressed.
+// by its name or by its use, or is arriving: another node may have its layers, and how much images are compressed.
 func (i *Inventory) Alone(node string) bool {
 	known := i.known.ImagesOf(node)
-	return known[locality.FromName]+known[locality.FromUse] == 0
+	return known[locality.FromName]+known[locality.FromUse] == 0 && !slices.ContainsFunc(i.arriving(node), func(a Arriving) bool { return a.Bytes == nil })
 }
 
 // HeldImage is an image on a node. Sizes are compressed bytes.
@@ -172,11 +173,11 @@ type HeldImage struct {
 }
 
 // Arriving is what a pod that was placed on a node brings there: compressed bytes of layers that the node
-// does not report yet.
+// does not report yet; nil if nothing has the layers of one of its images.
 type Arriving struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
-	Bytes     int64     `json:"bytes"`
+	Bytes     *int64    `json:"bytes,omitempty"`
 	Since     time.Time `json:"since,omitzero"`
 }
 
@@ -229,11 +230,14 @@ func (i *Inventory) arriving(node string) (found []Arriving) {
 			continue
 		}
 		i.known.Measure(i.known.Wanted(pod), &m)
+		a := Arriving{Namespace: pod.Namespace, Pod: pod.Name}
 		b, ok := m.Node(node)
-		if !ok || b.Total == b.Present {
+		if known := !slices.ContainsFunc(m.Images, func(k index.Known) bool { return k != index.ByLayers && k != index.ByName }); known {
+			a.Bytes = ptr.To(b.Total - b.Present)
+		}
+		if !ok || a.Bytes != nil && *a.Bytes == 0 {
 			continue
 		}
-		a := Arriving{Namespace: pod.Namespace, Pod: pod.Name, Bytes: b.Total - b.Present}
 		for _, condition := range pod.Status.Conditions {
 			if condition.Type == v1.PodScheduled {
 				a.Since = condition.LastTransitionTime.Time

@@ -18,7 +18,7 @@ import (
 // reads it from the cluster's folder and treats the add-on like any other
 // component.
 //
-// In Args and Health, $(NAME) stands for a value that is known once the cluster
+// In Args, Health and Manifests, $(NAME) stands for a value that is known once the cluster
 // exists. So it does in the configuration of the scheduler, but for the add-on's own:
 //
 //	$(ADDRESS)          the address of that machine, for the add-on to listen on
@@ -194,10 +194,11 @@ func (c *Config) checkAddons() error {
 // install applies what an add-on needs, and waits until the apiserver serves the
 // resources that it defines.
 func (c *Cluster) install(ctx context.Context, addon *Addon) error {
-	if err := c.Apply(ctx, addon.Namespace, []byte(addon.Manifests)); err != nil {
+	manifests := []byte(addon.expand(c, addon.Manifests))
+	if err := c.Apply(ctx, addon.Namespace, manifests); err != nil {
 		return err
 	}
-	objects, err := decode([]byte(addon.Manifests))
+	objects, err := decode(manifests)
 	if err != nil {
 		return err
 	}

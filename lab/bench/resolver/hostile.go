@@ -75,8 +75,14 @@ func (s *soak) attackNodes(ctx context.Context) error {
 				name := fmt.Sprintf("%s/held/node-%d/x-%d@%s", s.registry.host(), n, i, digest.FromString(fmt.Sprint(turn, n, i)))
 				node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{name}, SizeBytes: 1})
 			}
-			if err := s.server.client.Status().Update(ctx, node); apierrors.IsInvalid(err) {
+			err := s.server.client.Status().Update(ctx, node)
+			if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
 				return fmt.Errorf("%s: %w", node.Name, err)
+			}
+			if err == nil {
+				s.mu.Lock()
+				s.result.Hostile["nodes"]++
+				s.mu.Unlock()
 			}
 		}
 		sleep(ctx, 10*time.Second)

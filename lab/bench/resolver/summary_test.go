@@ -79,14 +79,18 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// The end is compared with the time after the first ten sixtieths; what comes before that, and while the API
-// server starts again, does not count.
+// The end is compared with the time after the first ten sixtieths; what comes before that, while the API server starts
+// again, and what a process had that began later, do not count.
 func TestGrowth(t *testing.T) {
 	r := TenantsResult{Config: TenantsConfig{Duration: time.Hour}, RSS: map[string][]Sample{
-		"a": {{5 * time.Minute, 500}, {11 * time.Minute, 80}, {17 * time.Minute, 100}, {19 * time.Minute, 900}},
-		"b": {{12 * time.Minute, 90}, {49 * time.Minute, 900}, {50 * time.Minute, 110}, {60 * time.Minute, 105}},
+		"a":       {{5 * time.Minute, 500}, {11 * time.Minute, 80}, {12 * time.Minute, 130}},
+		"b":       {{5 * time.Minute, 500}, {17 * time.Minute, 100}, {19 * time.Minute, 900}, {49 * time.Minute, 900}, {50 * time.Minute, 110}, {60 * time.Minute, 105}},
+		"a-again": {{13 * time.Minute, 10}, {55 * time.Minute, 90}},
 	}}
 	if got := r.growth(); got < .099 || got > .101 {
 		t.Errorf("it has grown by %.3f, want 0.1", got)
+	}
+	if got := (&TenantsResult{Config: r.Config}).growth(); got == got {
+		t.Errorf("without samples it has grown by %.3f", got)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -560,21 +561,29 @@ func (s *apiServer) restart(ctx context.Context, log string) error {
 	return errors.New("kube-apiserver is no process of this one")
 }
 
-// growth returns how much larger the largest memory of a process is in the last ten sixtieths of the time than
-// in the eight after the first ten: all early images are known then, and the API server was not killed yet.
+// growth returns how much larger the largest memory of a process is in the last ten sixtieths of the time than it was in
+// the eight after the first ten: all early images are known then, and the API server was not killed yet. Of the processes
+// that run from the beginning, that with the least memory then counts. NaN if a time has no samples.
 func (r *TenantsResult) growth() float64 {
-	var base, last int64
+	base, last := math.Inf(1), math.Inf(-1)
 	for _, samples := range r.RSS {
+		var before float64
 		for _, sample := range samples {
 			switch sixtieth := 60 * sample.At / r.Config.Duration; {
 			case sixtieth >= 50:
-				last = max(last, sample.Bytes)
-			case sixtieth >= 10 && sixtieth < 18:
-				base = max(base, sample.Bytes)
+				last = max(last, float64(sample.Bytes))
+			case sixtieth >= 10 && sixtieth < 18 && samples[0].At < r.Config.Duration/6:
+				before = max(before, float64(sample.Bytes))
 			}
 		}
+		if before > 0 {
+			base = min(base, before)
+		}
 	}
-	return float64(last)/float64(max(base, 1)) - 1
+	if math.IsInf(base, 1) || math.IsInf(last, -1) {
+		return math.NaN()
+	}
+	return last/base - 1
 }
 
 // Write implements bench.Result.

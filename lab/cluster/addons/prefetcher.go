@@ -20,10 +20,11 @@ func Prefetcher(settings cluster.Component) cluster.Addon {
 			"--kubeconfig=$(KUBECONFIG)", "--pod-image=$(PAUSE_IMAGE)",
 			"--metrics-bind-address=0", "--health-probe-bind-address=$(ADDRESS):" + probes,
 		},
-		Health:    "http://$(ADDRESS):" + probes + "/readyz",
-		User:      "system:serviceaccount:kube-system:" + LayerPrefetcher,
-		Groups:    []string{"system:serviceaccounts", "system:serviceaccounts:kube-system"},
-		Manifests: strings.Join([]string{string(prefetcher.CRD), string(prefetcher.RBAC), string(prefetcher.PriorityClass)}, "\n---\n"),
+		Health: "http://$(ADDRESS):" + probes + "/readyz",
+		User:   "system:serviceaccount:kube-system:" + LayerPrefetcher,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system"},
+		Manifests: strings.Join([]string{string(prefetcher.CRD), string(prefetcher.RBAC), string(prefetcher.PriorityClass),
+			strings.ReplaceAll(string(prefetcher.Policy), prefetcher.PodImage, "$(PAUSE_IMAGE)")}, "\n---\n"),
 		Namespace: "kube-system",
 	}
 }

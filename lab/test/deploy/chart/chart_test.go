@@ -202,6 +202,16 @@ func TestPods(t *testing.T) {
 	}
 }
 
+// The policy of layer-prefetcher's pods names the image that its flag names.
+func TestPodImage(t *testing.T) {
+	text, err := template(t, chart, "1.36.5", "prefetcher.enabled=true", `prefetcher.extraArgs=["--pod-image=registry.example.com/pause:1"]`)
+	must(t, err)
+	policy := objects(t, text)["ValidatingAdmissionPolicy <nil>/layer-prefetcher"]
+	if policy == nil || policy["spec"].(object)["variables"].([]any)[0].(object)["expression"] != "'registry.example.com/pause:1'" {
+		t.Errorf("the policy is %v", policy)
+	}
+}
+
 // A package has the files that the chart's folder only links to.
 func TestPackage(t *testing.T) {
 	folder := t.TempDir()
