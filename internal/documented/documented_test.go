@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"go/ast"
 	"go/constant"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -84,14 +83,14 @@ func format(c *types.Const, now string) string {
 	}
 	var units []unit
 	switch {
-	case types.TypeString(c.Type(), nil) == "time.Duration":
+	case c.Type().String() == "time.Duration":
 		units = []unit{{"h", int64(time.Hour)}, {"min", int64(time.Minute)}, {"s", int64(time.Second)}, {"ms", int64(time.Millisecond)}}
 	case strings.HasSuffix(now, "iB"):
 		units = []unit{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
 	}
-	for _, u := range units {
-		if n >= u.size && n%u.size == 0 {
-			return fmt.Sprintf("%d %s", n/u.size, u.name)
+	for i, u := range units {
+		if n >= u.size && n%u.size == 0 || i == len(units)-1 {
+			return fmt.Sprintf("%g %s", float64(n)/float64(u.size), u.name)
 		}
 	}
 	digits := fmt.Sprint(n)
@@ -121,12 +120,25 @@ func (s *source) constant(of string) (*types.Const, error) {
 	return c, nil
 }
 
+// clock is what constants need of package time. The real one is not there to be read in a binary built with -trimpath.
+func clock() *types.Package {
+	p := types.NewPackage("time", "time")
+	name := types.NewTypeName(token.NoPos, p, "Duration", nil)
+	duration := types.NewNamed(name, types.Typ[types.Int64], nil)
+	p.Scope().Insert(name)
+	for name, d := range map[string]time.Duration{"Millisecond": time.Millisecond, "Second": time.Second, "Minute": time.Minute, "Hour": time.Hour} {
+		p.Scope().Insert(types.NewConst(token.NoPos, p, name, duration, constant.MakeInt64(int64(d))))
+	}
+	p.MarkComplete()
+	return p
+}
+
 // Import implements types.Importer.
 func (s *source) Import(path string) (*types.Package, error) {
 	folder, ours := strings.CutPrefix(path, module)
 	switch {
 	case path == "time":
-		return importer.Default().Import(path)
+		return clock(), nil
 	case !ours:
 		return nil, fmt.Errorf("%s: constants do not need it", path)
 	case s.packages[path] != nil:
