@@ -119,7 +119,7 @@ func newRunCommand() *cobra.Command {
 	f.IntVar(&o.workers, "workers", 8, "images that one registry is asked for at a time")
 	f.Float64Var(&o.qps, "registry-qps", registry.DefaultRequestsPerSecond, "requests to one host per second")
 	f.IntVar(&o.burst, "registry-burst", 40, "requests to one host at once, after a pause")
-	f.Float64Var(&o.quotaForNodes, "quota-for-nodes", 0.5, "share of the manifests that a registry gives in a period (RateLimit-Limit, as Docker Hub states it) that is left to the nodes; 0 to use all")
+	f.Float64Var(&o.quotaForNodes, "quota-for-nodes", registry.DefaultQuotaForNodes, "share of the manifests that a registry gives in a period (RateLimit-Limit, as Docker Hub states it) that is left to the nodes; 0 to use all")
 	f.DurationVar(&o.timeout, "timeout", registry.DefaultTimeout, "time limit of one request to a registry")
 	f.Float32Var(&o.apiQPS, "kube-api-qps", 50, "requests to the API server per second")
 	f.IntVar(&o.apiBurst, "kube-api-burst", 100, "requests to the API server at once, after a pause")

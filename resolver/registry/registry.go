@@ -112,7 +112,7 @@ func New(config Config) (*Client, error) {
 		return nil, fmt.Errorf("requests per second %v, burst %d, timeout %s: none may be negative",
 			config.RequestsPerSecond, config.Burst, config.Timeout)
 	}
-	forNodes := defaultQuotaForNodes
+	forNodes := DefaultQuotaForNodes
 	if config.QuotaForNodes != nil {
 		forNodes = *config.QuotaForNodes
 	}
