@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	crcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -88,7 +89,8 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Cluster, e
 	if err != nil {
 		return nil, fmt.Errorf("watching pods: %w", err)
 	}
-	err = ctrl.NewControllerManagedBy(mgr).Named("imageprefetch").For(&v1alpha1.ImagePrefetch{}).Owns(&corev1.Pod{}).
+	err = ctrl.NewControllerManagedBy(mgr).Named("imageprefetch").WithOptions(controller.Options{NewQueue: newQueue}).
+		For(&v1alpha1.ImagePrefetch{}).Owns(&corev1.Pod{}).
 		WatchesRawSource(source.Channel(used, &handler.EnqueueRequestForObject{})).Complete(r)
 	if err != nil {
 		return nil, fmt.Errorf("the controller of ImagePrefetches: %w", err)

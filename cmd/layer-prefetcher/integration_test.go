@@ -100,6 +100,102 @@ func newWorld(t *testing.T, audit string) *world {
 	return w
 }
 
+// policy tries as the command's account what the shipped policy refuses: pods that do more than pull, and the deletion
+// of others' pods.
+func (w *world) policy(t *testing.T, image string) {
+	w.namespace("policy", nil)
+	w.hold(image, true)
+	defer w.hold(image, false)
+	w.create("policy", "one", v1alpha1.ImagePrefetchSpec{Images: []string{image}, NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelHostname: "n4"}}})
+	w.eventually("a pod", func() error {
+		if n := len(w.pullsOf("policy")); n != 1 {
+			return fmt.Errorf("%d pods", n)
+		}
+		return nil
+	})
+	config, err := clientcmd.BuildConfigFromFlags("", w.account)
+	must(t, err)
+	account, err := client.New(config, client.Options{Scheme: w.api.Scheme()})
+	must(t, err)
+	try := func(change func(*corev1.Pod)) error {
+		real := w.pullsOf("policy")[0]
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "policy", GenerateName: "try-", OwnerReferences: real.OwnerReferences}, Spec: real.Spec}
+		pod.Spec.NodeName, pod.Spec.Priority, pod.Spec.ServiceAccountName = "", nil, "some"
+		change(pod)
+		return account.Create(t.Context(), pod, client.DryRunAll)
+	}
+	token := func(audience string) corev1.Volume {
+		return corev1.Volume{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", Audience: audience}},
+		}}}}
+	}
+	for what, change := range map[string]func(*corev1.Pod){
+		"as it makes them": func(*corev1.Pod) {},
+		"with a token for a cloud's service": func(p *corev1.Pod) {
+			p.Spec.Volumes = append(p.Spec.Volumes, token("sts.amazonaws.com"))
+		},
+	} {
+		if err := try(change); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for message, changes := range map[string][]func(*corev1.Pod){
+		"only pods that an ImagePrefetch owns": {
+			func(p *corev1.Pod) { p.OwnerReferences = nil },
+			func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ImageManifest" },
+		},
+		"no namespaces of the host and no token": {
+			func(p *corev1.Pod) { p.Spec.HostNetwork = true },
+			func(p *corev1.Pod) { p.Spec.HostPID = true },
+			func(p *corev1.Pod) { p.Spec.HostIPC = true },
+			func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = nil },
+			func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = ptr.To(true) },
+		},
+		"image volumes only": {
+			func(p *corev1.Pod) {
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+			},
+			func(p *corev1.Pod) {
+				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "a"}}})
+			},
+			func(p *corev1.Pod) { p.Spec.Volumes = append(p.Spec.Volumes, token("")) },
+			func(p *corev1.Pod) {
+				p.Spec.Volumes = append(p.Spec.Volumes, token("https://kubernetes.default.svc"))
+			},
+		},
+		"one container without privileges": {
+			func(p *corev1.Pod) {
+				p.Spec.InitContainers = slices.Clone(p.Spec.Containers)
+				p.Spec.InitContainers[0].Name = "first"
+			},
+			func(p *corev1.Pod) {
+				p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0])
+				p.Spec.Containers[1].Name = "second"
+			},
+			func(p *corev1.Pod) { p.Spec.SecurityContext.RunAsNonRoot = nil },
+			func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.RunAsNonRoot = ptr.To(false) },
+			func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = nil },
+			func(p *corev1.Pod) {
+				p.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation, p.Spec.Containers[0].SecurityContext.Privileged = nil, ptr.To(true)
+			},
+			func(p *corev1.Pod) {
+				p.Spec.Containers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"SYS_ADMIN"}
+			},
+			func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext.Capabilities.Drop = nil },
+		},
+	} {
+		for i, change := range changes {
+			if err := try(change); err == nil || !strings.Contains(err.Error(), message) {
+				t.Errorf("%s, %d: %v", message, i, err)
+			}
+		}
+	}
+	w.pod("policy", "of-others", "n4", image)
+	if err := account.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "policy", Name: "of-others"}}); err == nil || !strings.Contains(err.Error(), "only pods that an ImagePrefetch owns") {
+		t.Errorf("others' pods are deleted: %v", err)
+	}
+}
+
 func shipped(t *testing.T) resmap.ResMap {
 	t.Helper()
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), "../../deploy/prefetcher")
@@ -425,6 +521,8 @@ func TestShipped(t *testing.T) {
 		w.becomes("object", "ahead", "is used", func(o *v1alpha1.ImagePrefetch) bool { return o.Status.BytesSaved == 5_000_000 })
 	})
 
+	t.Run("policy", func(t *testing.T) { w.policy(t, registry+"object:1") })
+
 	t.Run("rollout", func(t *testing.T) {
 		w.namespace("rollout", nil)
 		w.deployment("rollout", "web", registry+"app:2", registry+"app:1", "", "n1", "n2", "n3")
@@ -597,12 +695,12 @@ func TestShipped(t *testing.T) {
 	}
 	use := log.Use(user, rules)
 	for _, request := range use.Forbidden {
-		if !strings.Contains(request, "/namespaces/quota/pods") {
+		if !strings.Contains(request, "/namespaces/quota/pods") && !strings.Contains(request, "/namespaces/policy/pods") {
 			t.Errorf("forbidden: %s", request)
 		}
 	}
 	for _, request := range use.Unnamed {
-		if !strings.HasPrefix(request, "get /api") && !strings.Contains(request, "/namespaces/quota/pods") {
+		if !strings.HasPrefix(request, "get /api") && !strings.Contains(request, "/namespaces/quota/pods") && !strings.Contains(request, "/namespaces/policy/pods") {
 			t.Errorf("no role names %s", request)
 		}
 	}

@@ -159,11 +159,14 @@ var heldColumns = []output.Column{
 	{Title: "NAMES", Wide: true, Means: "all its names"},
 }
 
+// mostArriving is for how many pods it is printed what is on its way.
+const mostArriving = 10
+
 func (c *command) node() *cobra.Command {
 	return c.prints(c.watches(&cobra.Command{
 		Use: "node NAME", Args: exactly("the name of a node"),
 		Short:             "The images of a node, the largest first",
-		Long:              help("The images of a node, the largest first: compressed bytes, what other images on the node share, and what would be freed if the image went.", heldColumns),
+		Long:              help("The images of a node, the largest first: compressed bytes, what other images on the node share, and what would be freed if the image went. Above them is what the node still lacks for pods that were placed there; --watch follows it.", heldColumns),
 		Example:           "  kubectl layers node n1\n  kubectl layers node n1 --sort-by=.freedBytes\n  kubectl layers node n1 -o json",
 		ValidArgsFunction: completion.ResourceNameCompletionFunc(c.factory, "node"),
 		RunE: c.answers(func(ctx context.Context, r *collect.Reader, args []string) (*answer, error) {
@@ -193,6 +196,14 @@ func (c *command) node() *cobra.Command {
 			}
 			if node.Problem != "" {
 				table.Above = append(table.Above, "Its NodeLayers is left out: "+node.Problem)
+			}
+			for _, a := range node.Arriving[:min(len(node.Arriving), mostArriving)] {
+				placed := fmt.Sprintf("placed %s ago", output.Age(a.Since, cluster.Now))
+				table.Ages = append(table.Ages, placed)
+				table.Above = append(table.Above, fmt.Sprintf("Arriving: %s for pod %s/%s, %s", output.Bytes(float64(a.Bytes)), terminal.Line(a.Namespace, 63), terminal.Line(a.Pod, 253), placed))
+			}
+			if more := len(node.Arriving) - mostArriving; more > 0 {
+				table.Above = append(table.Above, fmt.Sprintf("Arriving: for %s more", output.Count(more, "pod")))
 			}
 			for i := range node.Held {
 				held := &node.Held[i]

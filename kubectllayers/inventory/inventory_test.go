@@ -143,6 +143,32 @@ func inventory(t *testing.T, c *collect.Cluster) *Inventory {
 	return i
 }
 
+// What a pod brings that was placed and does not run yet is arriving, also if another pod brings some of it; what the
+// node has, and what runs, is not.
+func TestArriving(t *testing.T) {
+	c := cluster(t)
+	pod := func(name, on, image string, phase v1.PodPhase, placed time.Duration) {
+		c.Pods = append(c.Pods, &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{NodeName: on, Containers: []v1.Container{{Name: "c", Image: image}}},
+			Status: v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodScheduled, LastTransitionTime: metav1.NewTime(heartbeat.Add(placed))}}},
+		})
+	}
+	pod("later", "other-agent", "quay.io/second:1", v1.PodPending, time.Minute)
+	pod("first", "other-agent", "quay.io/second:1", v1.PodPending, 0)
+	pod("held", "other-agent", "quay.io/first:1", v1.PodPending, 0)
+	pod("running", "other-agent", "quay.io/second:1", v1.PodRunning, 0)
+	pod("elsewhere", "agent", "quay.io/second:1", v1.PodPending, 0)
+	i := inventory(t, c)
+	n, ok := i.Node("other-agent")
+	want := []Arriving{{"ns", "first", second.Size, heartbeat}, {"ns", "later", second.Size, heartbeat.Add(time.Minute)}}
+	if !ok || !slices.EqualFunc(n.Arriving, want, func(a, b Arriving) bool { return a.Since.Equal(b.Since) && a.Bytes == b.Bytes && a.Pod == b.Pod }) {
+		t.Errorf("arriving %+v, want %+v", n.Arriving, want)
+	}
+	if n, ok := i.Node("agent"); !ok || len(n.Arriving) > 0 {
+		t.Errorf("the node has it: %+v", n.Arriving)
+	}
+}
+
 // Each kind of node differs: where it is from what it holds, how old that is, and what is cut.
 func TestNodes(t *testing.T) {
 	c := cluster(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/kubectllayers/collect"
+	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 	"github.com/layer-locality/layer-locality/terminal"
 )
@@ -170,10 +171,20 @@ type HeldImage struct {
 	Known locality.Provenance `json:"known"`
 }
 
-// NodeImages is a node and its images, the largest first.
+// Arriving is what a pod that was placed on a node brings there: compressed bytes of layers that the node
+// does not report yet.
+type Arriving struct {
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	Bytes     int64     `json:"bytes"`
+	Since     time.Time `json:"since,omitzero"`
+}
+
+// NodeImages is a node, its images, the largest first, and what is arriving, the oldest first.
 type NodeImages struct {
 	Node
-	Held []HeldImage `json:"held"`
+	Held     []HeldImage `json:"held"`
+	Arriving []Arriving  `json:"arriving,omitempty"`
 }
 
 // Node returns a node that was read with its images; ok is false if it was not.
@@ -206,7 +217,34 @@ func (i *Inventory) Node(name string) (answer NodeImages, ok bool) {
 	slices.SortFunc(answer.Held, func(a, b HeldImage) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), slices.Compare(a.Names, b.Names))
 	})
+	answer.Arriving = i.arriving(name)
 	return answer, true
+}
+
+// arriving returns what the pods bring to a node that were placed there and do not run yet.
+func (i *Inventory) arriving(node string) (found []Arriving) {
+	var m index.Measurement
+	for _, pod := range i.cluster.Pods {
+		if pod.Spec.NodeName != node || pod.Status.Phase != v1.PodPending {
+			continue
+		}
+		i.known.Measure(i.known.Wanted(pod), &m)
+		b, ok := m.Node(node)
+		if !ok || b.Total == b.Present {
+			continue
+		}
+		a := Arriving{Namespace: pod.Namespace, Pod: pod.Name, Bytes: b.Total - b.Present}
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == v1.PodScheduled {
+				a.Since = condition.LastTransitionTime.Time
+			}
+		}
+		found = append(found, a)
+	}
+	slices.SortFunc(found, func(a, b Arriving) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
+	})
+	return found
 }
 
 // Freed returns what would go from a node with several images: the layers that no other image

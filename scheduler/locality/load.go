@@ -90,7 +90,8 @@ const (
 // leastForBytes bounds how little load costs a pod of large images.
 const leastForBytes = 0.1
 
-// Balance is how much the load of nodes costs a pod.
+// Balance is how much the load of nodes costs a pod: docs/scheduler.md#the-score has the formula. A new property of pods that
+// it reads has to be in SignPod as well; one of nodes is measured in Load.Of.
 type Balance struct {
 	// LoadPenalty is the points for each percent above MeanPercent, the mean over the
 	// nodes; NoRequestPenalty for each container without a CPU request above

@@ -610,7 +610,7 @@ for option in gpgcheck repo_gpgcheck; do
 done
 public_keys() { gpg --batch --with-colons --show-keys "$REPO/RPM-GPG-KEY-layer-locality" | grep -c '^pub:'; }
 check "signed: one public key is there" test "$(public_keys)" = 1
-check "the folder of the repository is readable for everybody" test "$(stat -c %a "$REPO")" = 755
+check "the folder of the repository is readable for everybody" test "$(stat -Lc %a "$REPO")" = 755
 no_scratch() { test "$(ls "$T/clone/_out")" = rpms; }
 check "rpms.sh leaves nothing beside it" no_scratch
 
