@@ -18,12 +18,23 @@ type Budget struct {
 	DiskShare float64
 }
 
+const (
+	defaultPods, defaultPodsPerNode, defaultPodsPerNamespace = 50, 1, 20
+
+	defaultNodeBytes             = 10 << 30
+	defaultNodeBytesPerHour      = 20 << 30
+	defaultNamespaceBytesPerHour = 100 << 30
+	defaultBytesPerHour          = 500 << 30
+	defaultPendingBytes          = 64 << 20
+	defaultDiskShare             = 0.6
+)
+
 // DefaultBudget is what the command has by default.
 func DefaultBudget() Budget {
 	return Budget{
-		Pods: 50, PodsPerNode: 1, PodsPerNamespace: 20,
-		NodeBytes: 10 << 30, NodeBytesPerHour: 20 << 30, NamespaceBytesPerHour: 100 << 30, BytesPerHour: 500 << 30,
-		PendingBytes: 64 << 20, DiskShare: 0.6,
+		defaultPods, defaultPodsPerNode, defaultPodsPerNamespace,
+		defaultNodeBytes, defaultNodeBytesPerHour, defaultNamespaceBytesPerHour, defaultBytesPerHour,
+		defaultPendingBytes, defaultDiskShare,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
@@ -45,6 +46,13 @@ func newCommand() *cobra.Command {
 	root.AddCommand(newReadCommand(), newPublishCommand())
 	return root
 }
+
+// Defaults of flags.
+const (
+	defaultRenew         = 10 * time.Minute
+	defaultSpread        = 30 * time.Second
+	defaultMinLayerBytes = 1 << 20
+)
 
 // handoverFolder is where the manifests of deploy/agent mount a folder in memory.
 const handoverFolder = "/run/layer-agent"

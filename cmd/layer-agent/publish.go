@@ -40,8 +40,8 @@ func newPublishCommand() *cobra.Command {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without, the pod's service account")
 	f.StringVar(&o.token, "token-file", "/var/run/secrets/kubernetes.io/serviceaccount/token", "file with the token of the service account, which names the node")
 	f.StringVar(&o.handover, "handover", handoverFolder, "folder that is shared with the reader")
-	f.DurationVar(&o.renew, "renew", 10*time.Minute, "how often NodeLayers are written although nothing has changed; after three times that, readers go by NodeStatus")
-	f.DurationVar(&o.spread, "spread", 30*time.Second, "time in which the agents of a cluster make their first writes")
+	f.DurationVar(&o.renew, "renew", defaultRenew, "how often NodeLayers are written although nothing has changed; after three times that, readers go by NodeStatus")
+	f.DurationVar(&o.spread, "spread", defaultSpread, "time in which the agents of a cluster make their first writes")
 	f.StringVar(&o.address, "bind-address", ":9450", "address that serves /metrics, /livez and /readyz")
 	return cmd
 }

@@ -47,7 +47,7 @@ func newReadCommand() *cobra.Command {
 	f.StringVar(&o.namespace, "namespace", "k8s.io", "namespace of containerd in which the kubelet's images are; moby with Docker Engine 29 or later")
 	f.StringSliceVar(&o.storage, "storage", []string{"/var/lib/containers/storage"}, "root of CRI-O's containers-storage; further ones are additional image stores")
 	f.StringVar(&o.handover, "handover", handoverFolder, "folder that is shared with the publisher")
-	f.Int64Var(&o.minLayerBytes, "min-layer-bytes", 1<<20, "smallest layer that is listed, in compressed bytes; all are listed where layers are used in chains")
+	f.Int64Var(&o.minLayerBytes, "min-layer-bytes", defaultMinLayerBytes, "smallest layer that is listed, in compressed bytes; all are listed where layers are used in chains")
 	return cmd
 }
 

@@ -11,29 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/imageref"
-	"github.com/layer-locality/layer-locality/internal/documented"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
-	"github.com/layer-locality/layer-locality/resolver/usage"
-	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
-
-func TestBoundsAreDocumented(t *testing.T) {
-	number, word, short := documented.Number, documented.Word, documented.Time
-	documented.Check(t, "resolver.md",
-		fmt.Sprintf("one that was never resolved after %d minutes", keepUnresolved/time.Minute),
-		fmt.Sprintf("A refused one is asked for again after %s hours", word(int(nodeImageRefusal/time.Hour))),
-		fmt.Sprintf("the same %s are asked for, %s times", word(usage.MaxAsked), word(nodeImageAttempts)),
-		fmt.Sprintf("At most %d images of a node and %s of the cluster count", workloads.MaxImagesPerNode, number(usage.MaxNodeImages)),
-		fmt.Sprintf("again after %s, doubling up to %s, if the registry did not answer", short(minError), short(maxError)),
-		fmt.Sprintf("after %s, doubling up to %s, if it refused", short(minRefusal), short(maxRefusal)),
-		fmt.Sprintf("after failures about %s images, that registry's queue waits, up to %s", word(toleratedImages), short(maxOutage)),
-		fmt.Sprintf("it is kept (%s answers)", number(maxLearned)),
-		fmt.Sprintf("At most `--max-images` (%s) in all and `--max-images-per-namespace` (%s)", number(defaultMaxImages), number(defaultMaxImagesPerNamespace)))
-	documented.Check(t, "security.md",
-		fmt.Sprintf("none has more than %s characters", number(imageref.MaxLength)))
-}
 
 // A namespace gets 200 events at once and then one each 3 s, whatever others get, and as many lines
 // in the log. None is longer than the API server takes.

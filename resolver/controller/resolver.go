@@ -76,8 +76,7 @@ type Options struct {
 	KeepUnused time.Duration
 	// Workers for each registry.
 	Workers int
-	// MaxImages and MaxImagesPerNamespace bound the images that are known; 0: 50,000 and
-	// 10,000.
+	// MaxImages and MaxImagesPerNamespace bound the images that are known; 0: the defaults.
 	MaxImages, MaxImagesPerNamespace int
 	// Registerer gets the metrics; nil for none.
 	Registerer prometheus.Registerer
@@ -124,15 +123,16 @@ type dependencies struct {
 	events  events.EventRecorder
 }
 
+// Defaults of Options.
 const (
-	defaultMaxImages             = 50_000
-	defaultMaxImagesPerNamespace = 10_000
+	DefaultMaxImages             = 50_000
+	DefaultMaxImagesPerNamespace = 10_000
 )
 
 func newResolver(options Options, d dependencies) *Resolver {
 	images := usage.Limits{
-		All:  cmp.Or(options.MaxImages, defaultMaxImages),
-		Each: cmp.Or(options.MaxImagesPerNamespace, defaultMaxImagesPerNamespace),
+		All:  cmp.Or(options.MaxImages, DefaultMaxImages),
+		Each: cmp.Or(options.MaxImagesPerNamespace, DefaultMaxImagesPerNamespace),
 	}
 	if d.live == nil {
 		d.live = d.client

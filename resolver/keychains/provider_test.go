@@ -14,8 +14,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	testingclock "k8s.io/utils/clock/testing"
-
-	"github.com/layer-locality/layer-locality/internal/documented"
 )
 
 // This test binary is a credential provider if this variable names a folder: it appends its
@@ -325,12 +323,6 @@ func TestCredentialProviderFails(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestBoundsAreDocumented(t *testing.T) {
-	documented.Check(t, "security.md", fmt.Sprintf("at most a minute, at most %d MiB is read", maxProviderAnswer>>20))
-	documented.Check(t, "resolver-registries.md",
-		fmt.Sprintf("again after %d seconds, and its registry is asked without it", providerFailed/time.Second))
 }
 
 // TestCredentialProviderAnswersAtLength: as much as may be read is read.

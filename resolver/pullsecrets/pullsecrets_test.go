@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/layer-locality/layer-locality/internal/documented"
 	"github.com/layer-locality/layer-locality/resolver/keychains"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 	"github.com/layer-locality/layer-locality/resolver/workloads"
@@ -344,9 +343,4 @@ func TestKeychainFromSecret(t *testing.T) {
 	if _, err = KeychainFromSecret(reader, "openshift-config", "pull-secret").Resolve(host); err == nil {
 		t.Error("a secret of another type was used")
 	}
-}
-
-func TestBoundsAreDocumented(t *testing.T) {
-	documented.Check(t, "security.md",
-		fmt.Sprintf("%d of a workload, %d KiB and %d registries each, %d KiB together are read", usage.MaxSecrets, maxSecretSize>>10, maxRegistries, maxSecretsSize>>10))
 }

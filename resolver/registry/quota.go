@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// defaultQuotaForNodes is the share of a quota that is left to the nodes.
-	defaultQuotaForNodes = 0.5
+	// DefaultQuotaForNodes is the share of a quota that is left to the nodes.
+	DefaultQuotaForNodes = 0.5
 	// dockerHub counts GET requests for manifests, and not HEAD requests
 	// (https://docs.docker.com/docker-hub/usage/pulls/).
 	dockerHub = "docker.io"

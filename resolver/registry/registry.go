@@ -56,10 +56,10 @@ type Config struct {
 	// which a registry sends requests is asked through a proxy only if it is named
 	// here, too.
 	Proxies map[string]*url.URL
-	// RequestsPerSecond and Burst for each contacted host; 0: 20 and 40.
+	// RequestsPerSecond and Burst for each contacted host; 0: DefaultRequestsPerSecond and 40.
 	RequestsPerSecond float64
 	Burst             int
-	// Timeout of one request with its redirects and its answer; 0: 10 seconds.
+	// Timeout of one request with its redirects and its answer; 0: DefaultTimeout.
 	// Waiting for the rate of requests does not count.
 	Timeout time.Duration
 	// QuotaForNodes is the share of a registry's quota (RateLimit-Limit) below which
@@ -112,7 +112,7 @@ func New(config Config) (*Client, error) {
 		return nil, fmt.Errorf("requests per second %v, burst %d, timeout %s: none may be negative",
 			config.RequestsPerSecond, config.Burst, config.Timeout)
 	}
-	forNodes := defaultQuotaForNodes
+	forNodes := DefaultQuotaForNodes
 	if config.QuotaForNodes != nil {
 		forNodes = *config.QuotaForNodes
 	}

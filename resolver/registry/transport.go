@@ -28,6 +28,12 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
+// Defaults of Config.
+const (
+	DefaultRequestsPerSecond = 20
+	DefaultTimeout           = 10 * time.Second
+)
+
 const (
 	// maxBody is how many bytes of an answer are read; registries take no larger
 	// manifests (distribution specification).
@@ -165,8 +171,8 @@ type transport struct {
 func newTransport(config Config) (*transport, error) {
 	t := &transport{
 		userAgent: cmp.Or(config.UserAgent, "layer-resolver"),
-		timeout:   cmp.Or(config.Timeout, 10*time.Second),
-		limit:     rate.Limit(cmp.Or(config.RequestsPerSecond, 20)),
+		timeout:   cmp.Or(config.Timeout, DefaultTimeout),
+		limit:     rate.Limit(cmp.Or(config.RequestsPerSecond, DefaultRequestsPerSecond)),
 		burst:     cmp.Or(config.Burst, 40),
 		limiters:  lru.New(maxHosts),
 		labels:    map[string]bool{},

@@ -32,12 +32,17 @@ const layersPerUnit = 64
 // Units is how many units of a quota a reference with that many layers takes.
 func Units(layers int) int { return max(1, (layers+layersPerUnit-1)/layersPerUnit) }
 
+const (
+	maxUnresolved, maxUnresolvedEach = 1000, 200
+	maxUnused, maxUnusedEach         = 5000, 500
+)
+
 // What is retained at most besides the images in use (--max-images).
 var (
 	// MaxUnresolved are references that were never resolved.
-	MaxUnresolved = Limits{All: 1000, Each: 200}
+	MaxUnresolved = Limits{All: maxUnresolved, Each: maxUnresolvedEach}
 	// MaxUnused are resolved ones that nothing uses any longer.
-	MaxUnused = Limits{All: 5000, Each: 500}
+	MaxUnused = Limits{All: maxUnused, Each: maxUnusedEach}
 )
 
 // headroom is the part of a limit that is freed when it is reached, so that not every new

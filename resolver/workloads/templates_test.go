@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/layer-locality/layer-locality/internal/documented"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -208,8 +207,4 @@ type undiscovered struct{ meta.RESTMapper }
 
 func (undiscovered) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
 	return nil, errors.New("connection refused")
-}
-
-func TestBoundsAreDocumented(t *testing.T) {
-	documented.Check(t, "security.md", fmt.Sprintf("at most %d of each; kinds without namespaces are refused", maxTemplates))
 }
