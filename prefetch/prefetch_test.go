@@ -332,7 +332,8 @@ func TestMessages(t *testing.T) {
 		t.Errorf("%q is cut", got)
 	}
 	for bytes := range 6 {
-		if got := atMost(bytes, "äöü"); len(got) > bytes || !strings.HasPrefix("äöü", got) {
+		text := "äöü"
+		if got := atMost(bytes, text); len(got) > bytes || got != text[:len(got)] {
 			t.Errorf("%d bytes: %q", bytes, got)
 		}
 	}
