@@ -18,7 +18,7 @@ usage() {
   exit 2
 }
 
-platform=linux/amd64,linux/arm64 out=$ROOT/_out/release registry='' sign='' only=''
+platform=linux/amd64,linux/arm64 out=$OUTPUT/release registry='' sign='' only=''
 while [ $# -gt 0 ]; do
   case $1 in
   --platform | --out | --registry | --sign)

@@ -7,7 +7,7 @@
 #   tree.sh patched  COMPONENT             _build/<component>: upstream, overlay, patches
 #   tree.sh workspace                      _build/workspace/layer-locality: this repository beside the patched Kubernetes
 #
-# COMPONENT is cri-o or kubernetes. The patched tree is a git repository: tag
+# With LINE in the environment, they are below _build/LINE. COMPONENT is cri-o or kubernetes. The patched tree is a git repository: tag
 # `upstream`, one commit with the overlay (tag `overlay`), one commit per patch.
 # It is made again only if the pin, the overlay or a patch changed.
 #
@@ -189,7 +189,7 @@ workspace() {
   bare_modules "$workspace/modules"
   update "$tree/go.mod" < <(scheduler_module)
   update "$workspace/go.work" < <(
-    sed 's,^\t\./staging/,\t../kubernetes/staging/,; s,^\t\.$,\t../kubernetes\n\t./layer-locality,; /^)/d' "$kubernetes/go.work"
+    sed "s/^go .*/go $(go_of "$kubernetes/go.work")/; "'s,^\t\./staging/,\t../kubernetes/staging/,; s,^\t\.$,\t../kubernetes\n\t./layer-locality,; /^)/d' "$kubernetes/go.work"
     for name in sigs.k8s.io/cri-tools "${WORKSPACE_MODULES[@]}"; do printf '\t./modules/%s\n' "$(bare_name "$name")"; done
     echo ')'
   )
@@ -211,8 +211,8 @@ workspace() {
   find "$tree" -mindepth 1 -type d -empty -delete
   # Tests start the binaries, and leave logs.
   ln -sfn ../.. "$tree/_build"
-  mkdir -p "$ROOT/_out/test"
-  ln -sfn "$ROOT/_out" "$tree/_out"
+  mkdir -p "$OUTPUT/test"
+  ln -sfn "$OUTPUT" "$tree/_out"
   echo "$tree"
 }
 
