@@ -120,6 +120,7 @@ EXTENDER_PRODUCT=(cmd/layer-extender extender)
 KUBECTL_PRODUCT=(cmd/kubectl-layers kubectllayers terminal)
 # The build tag under which that code uses what only the patched tree has.
 SCHEDULER_TAGS=imagelayers
+[ "$LINE" = "$DEFAULT_LINE" ] || SCHEDULER_TAGS+=,kubernetes$LINE
 
 # Folders of this repository that the workspace lacks: their modules are large and nothing else has them, or
 # their tests are about this repository as a whole. Step module tests them.
