@@ -24,7 +24,8 @@ die() {
 # shellcheck source=../versions.env
 . "$ROOT/versions.env"
 # The minor of Kubernetes that is built, by default that of versions.env. lines/MINOR has what another one has of its own.
-DEFAULT_LINE=$(sed 's/^v\([0-9]*\.[0-9]*\)\..*/\1/' <<<"$KUBERNETES_VERSION")
+[[ $KUBERNETES_VERSION =~ ^v([0-9]+\.[0-9]+)\. ]] || die "KUBERNETES_VERSION in versions.env must look like v1.36.5, not '$KUBERNETES_VERSION'"
+DEFAULT_LINE=${BASH_REMATCH[1]}
 LINE=${LINE:-$DEFAULT_LINE}
 # lines: prints the minors that can be built.
 lines() { { echo "$DEFAULT_LINE" && find "$ROOT/lines" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' 2>/dev/null; } | sort -Vu; }

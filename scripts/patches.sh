@@ -54,15 +54,18 @@ format_patches() {
     --full-index --no-renames --abbrev=40 -o "$2" "${@:3}"
 }
 
-# refresh_line COMPONENT TREE FOLDER: writes to the folder those that the default line's patches do not make.
+# refresh_line COMPONENT TREE FOLDER: writes to the folder those that the default line's patches do not make. Commits after
+# those of its patches are the line's alone, from 0101 on.
 refresh_line() {
-  local component=$1 tree=$2 own=$3 patches commits i number
+  local component=$1 tree=$2 own=$3 patches commits i number last=0100
   mapfile -t patches < <(series "$component")
   mapfile -t commits < <(git_in "$tree" rev-list --reverse overlay..HEAD)
-  [ ${#commits[@]} = ${#patches[@]} ] ||
-    die "$tree has ${#commits[@]} commits for ${#patches[@]} patches: add them to the default line first; an empty file ${own#"$ROOT"/}/NNNN-name.patch drops one of $LINE"
+  [ ${#commits[@]} -ge ${#patches[@]} ] ||
+    die "$tree has ${#commits[@]} commits for ${#patches[@]} patches: an empty file ${own#"$ROOT"/}/NNNN-name.patch drops one of $LINE"
   for i in "${!commits[@]}"; do
-    number=$(basename "${patches[i]}" | cut -c1-4)
+    number=$(printf %04d $((10#$last + 1)))
+    [ "$i" -ge ${#patches[@]} ] || number=$(basename "${patches[i]}" | cut -c1-4)
+    [ "$((10#$number))" -lt "$((10#$last))" ] || last=$number
     rm -f "$own/$number"-*.patch
     makes "$tree" "${commits[i]}" "$ROOT/patches/$component/$number"-*.patch ||
       format_patches "$tree" "$own" --start-number "$((10#$number))" -1 "${commits[i]}"
@@ -80,16 +83,18 @@ makes() (
 
 # table: prints for each patch and line what the line has of it.
 table() {
-  local line own shared number row component
+  local line own number row component
   printf '%-11s %-6s' component patch
   for line in $(lines); do printf ' %-20s' "$line"; done
   echo
   for component in cri-o kubernetes; do
-    for shared in "$ROOT/patches/$component"/*.patch; do
-      number=$(basename "$shared" | cut -c1-4) row=''
+    for number in $(find "$ROOT/patches/$component" "$ROOT"/lines/*/patches/"$component" -name '*.patch' -printf '%f\n' 2>/dev/null | cut -c1-4 | sort -u); do
+      row=''
       for line in $(lines); do
         own=$(find "$ROOT/lines/$line/patches/$component" -name "$number-*" 2>/dev/null || true)
-        if [ -z "$own" ]; then
+        if [ -z "$own" ] && ! compgen -G "$ROOT/patches/$component/$number-*" >/dev/null; then
+          row+=$(printf ' %-20s' -)
+        elif [ -z "$own" ]; then
           row+=$(printf ' %-20s' 'as is')
         elif [ ! -s "$own" ]; then
           row+=$(printf ' %-20s' dropped)
@@ -112,8 +117,8 @@ lint_line() {
     ! grep -qxF -e "$setting" "$ROOT/versions.env" || die "lines/$LINE/versions.env: $setting is also in versions.env: leave it out"
   done < <(grep '^[A-Z]' "$ROOT/lines/$LINE/versions.env")
   while read -r file; do
-    compgen -G "$ROOT/${file%/*}/$(basename "$file" | cut -c1-4)-*.patch" >/dev/null ||
-      die "lines/$LINE/$file: ${file%/*} has none of this number"
+    [[ ${file##*/} == 01* ]] || compgen -G "$ROOT/${file%/*}/$(basename "$file" | cut -c1-4)-*.patch" >/dev/null ||
+      die "lines/$LINE/$file: ${file%/*} has none of this number; those of a line alone begin with 0101"
   done < <(cd "$ROOT/lines/$LINE" && find . -name '*.patch' -printf '%P\n')
 }
 
