@@ -128,7 +128,7 @@ generated() { grep -q '^Subject: .*[Gg]enerated' "$1"; }
 # is_generated_file PATH: whether upstream's generators write it.
 is_generated_file() {
   case $1 in
-  */zz_generated.*.go | */generated.pb.go | */generated.proto | */types_swagger_doc_generated.go | \
+  */zz_generated.*.go | */generated.pb.go | */generated.protomessage.pb.go | */generated.proto | */types_swagger_doc_generated.go | \
     */applyconfigurations/* | test/compatibility_lifecycle/reference/* | */testdata/* | */openapi-spec/* | *_fixture*) true ;;
   *) false ;;
   esac
