@@ -132,6 +132,8 @@ Commit them there and run 'make patches P=refresh', or drop them: git -C $tree r
   series "$component" | while read -r file; do
     git_in "$tree" am -q "$file" </dev/null || {
       git_in "$tree" am --abort
+      # `git am --3way` merges with what the patch was made for.
+      [ "$LINE" = "$DEFAULT_LINE" ] || git_in "$tree" fetch -q "$ROOT/_build/$component" +main:refs/heads/default 2>/dev/null || true
       die "$(basename "$file") does not apply to $component $version: 'make patches P=rebase COMPONENT=$component VERSION=$version' shows the hunks"
     }
   done
