@@ -199,10 +199,7 @@ workspace() {
   # One process compares all of them: one or more for each file takes ten seconds on a slow machine.
   sums=$(cd "$ROOT" && workspace_files | xargs -d '\n' sha256sum)
   { (cd "$tree" && sha256sum --check --quiet 2>/dev/null <<<"$sums") || true; } | sed -n 's/: FAILED.*//p' |
-    while read -r file; do
-      update "$tree/$file" <"$ROOT/$file"
-      [ ! -x "$ROOT/$file" ] || chmod +x "$tree/$file"
-    done
+    (cd "$ROOT" && xargs -r -d '\n' cp --parents --remove-destination -t "$tree")
   workspace_files -type l -printf '%P\t%l\n' | while IFS=$'\t' read -r name file; do
     mkdir -p "$(dirname "$tree/$name")"
     ln -sfn "$file" "$tree/$name"
