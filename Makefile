@@ -31,13 +31,13 @@ deps: ## Install missing system packages (apt or dnf, root)
 	@scripts/install-deps.sh dev
 
 FLAVOUR = tools patched
-build: deps ## Build the patched CRI-O and Kubernetes and the tools of the local cluster (FLAVOUR=stock: unmodified)
+build: deps ## Build the patched CRI-O and Kubernetes and the tools of the local cluster (FLAVOUR=stock: unmodified; LINE=1.35: of that minor, here and in other targets)
 	@scripts/build.sh $(FLAVOUR)
 
 resolver-image: ## layer-resolver and its image without a container tool, no root, in _out/resolver-image (REPOSITORY=registry/path pushes it, PLATFORM=linux/amd64,linux/arm64)
 	@scripts/resolver-image.sh $(if $(REPOSITORY),--push $(REPOSITORY)) $(if $(PLATFORM),--platform $(PLATFORM))
 
-rpms: ## RPMs, source RPMs and a dnf repository of them, in _out/rpms
+rpms: ## RPMs, source RPMs and a dnf repository of them, in _out/rpms (LINE=1.35: in _out/1.35/rpms)
 	@scripts/install-deps.sh rpm
 	@rpm/rpms.sh
 
@@ -72,7 +72,7 @@ eval: ## What layer-aware placement saves, in simulations: a page in _out/eval (
 patches: ## P=trees assembles _build/cri-o, _build/kubernetes and _build/workspace; refresh, lint, generate, rebase COMPONENT=kubernetes VERSION=v1.37.0
 	@for p in $(or $(P),none); do case $$p in \
 	trees) scripts/tree.sh patched cri-o && scripts/tree.sh workspace ;; \
-	refresh | lint) scripts/patches.sh $$p ;; \
+	refresh | lint | lines) scripts/patches.sh $$p ;; \
 	generate) scripts/install-deps.sh dev && scripts/generate.sh ;; \
 	rebase) scripts/patches.sh rebase "$(COMPONENT)" "$(VERSION)" ;; \
 	*) echo "error: want make patches P=trees, refresh, lint, generate or rebase: docs/patches.md" >&2; false ;; \

@@ -2,7 +2,9 @@
 #
 #   nix build -f nix             crio; nix-build nix
 #   nix build -f nix kubelet     another; nix-build nix -A kubelet
+#   ... --argstr line 1.35       that of another minor of Kubernetes, in lines/1.35
 {
+  line ? null,
   system ? builtins.currentSystem,
   nixpkgs ?
     let
@@ -19,6 +21,6 @@
   },
 }:
 let
-  packages = import ./packages.nix { inherit pkgs; };
+  packages = import ./packages.nix { inherit pkgs line; };
 in
 packages.crio // packages

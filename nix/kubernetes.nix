@@ -58,6 +58,6 @@ buildGo126Module (
       bash ${import ./part.nix "scheduler"}/scripts/overlay.sh scheduler .
     '';
     modRoot = "layer-locality";
-    tags = [ pins.SCHEDULER_TAGS ];
+    tags = pins.schedulerTags;
   }
 )

@@ -1,8 +1,11 @@
-# All packages, by name.
-{ pkgs }:
+# All packages of a line, by default that of versions.env, by name.
+{
+  pkgs,
+  line ? null,
+}:
 let
   scope = {
-    pins = import ./pins.nix;
+    pins = import ./line.nix line;
     source = callPackage ./source.nix { };
     # verify VERSION: the installCheckPhase of a package.
     verify = version: ''

@@ -11,6 +11,13 @@
 }:
 component:
 let
+  # What Nix checks what it fetches with.
+  hashOf =
+    key:
+    if pins.${key} != "" then
+      pins.${key}
+    else
+      throw "lines/${pins.line}/versions.env has no ${key}: nix/README.md says where it is published";
   upstream =
     {
       cri-o = rec {
@@ -19,7 +26,7 @@ let
           owner = "cri-o";
           repo = "cri-o";
           inherit tag;
-          hash = pins.CRIO_SOURCE_HASH;
+          hash = hashOf "CRIO_SOURCE_HASH";
         };
       };
       kubernetes = rec {
@@ -27,7 +34,7 @@ let
         # The archive of the release: its hash is published.
         src = fetchurl {
           url = "https://dl.k8s.io/${tag}/kubernetes-src.tar.gz";
-          hash = pins.KUBERNETES_SOURCE_HASH;
+          hash = hashOf "KUBERNETES_SOURCE_HASH";
         };
         # It has no folder at its top.
         sourceRoot = "source";
@@ -40,8 +47,25 @@ let
       };
     }
     .${component};
-  series = ../patches + "/${component}";
-  names = lib.filter (lib.hasSuffix ".patch") (builtins.attrNames (builtins.readDir series));
+  patchesIn =
+    folder:
+    if builtins.pathExists folder then
+      map (name: folder + "/${name}") (
+        lib.filter (lib.hasSuffix ".patch") (builtins.attrNames (builtins.readDir folder))
+      )
+    else
+      [ ];
+  own =
+    if pins.line == null then [ ] else patchesIn (../lines + "/${pins.line}/patches/${component}");
+  # By number: of equal names, the first counts. attrValues sorts by name.
+  series = builtins.attrValues (
+    builtins.listToAttrs (
+      map (file: {
+        name = builtins.substring 0 4 (baseNameOf file);
+        value = file;
+      }) (own ++ patchesIn (../patches + "/${component}"))
+    )
+  );
 in
 stdenvNoCC.mkDerivation {
   pname = "${component}-layers-source";
@@ -50,8 +74,8 @@ stdenvNoCC.mkDerivation {
   inherit (upstream) src;
   sourceRoot = upstream.sourceRoot or null;
   unpackPhase = upstream.unpackPhase or null;
-  # attrNames sorts.
-  patches = map (name: series + "/${name}") names;
+  # An empty file drops one.
+  patches = lib.filter (file: builtins.readFile file != "") series;
 
   nativeBuildInputs = [ gitMinimal ];
   # Not patch: it accepts hunks whose context differs, and does not support

@@ -18,7 +18,7 @@
 . "$(dirname "$0")/../scripts/lib.sh"
 . "$ROOT/okd-machine-os/lib.sh"
 
-base='' rpms=$ROOT/_out/rpms arch=$(uname -m) image=localhost/layer-locality/os rpms_image='' wanted='' finish=keep
+base='' rpms=$OUTPUT/rpms arch=$(uname -m) image=localhost/layer-locality/os rpms_image='' wanted='' finish=keep
 while [ $# -gt 0 ]; do
   case $1 in
   --base | --rpms | --image | --rpms-image | --tool)

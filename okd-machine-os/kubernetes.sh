@@ -28,8 +28,10 @@ label=$checkout/openshift-hack/images/hyperkube/Dockerfile.rhel
 [ -f "$label" ] || die "$checkout is not openshift/kubernetes: it has no openshift-hack. Clone https://github.com/openshift/kubernetes and check out the commit of your release"
 version=$(sed -n 's/.*io.openshift.build.versions="kubernetes=\([0-9.]*\)".*/v\1/p' "$label")
 [ -n "$version" ] || die "$label does not say its version of Kubernetes"
-[ "${version%.*}" = "${KUBERNETES_VERSION%.*}" ] ||
-  die "$checkout is Kubernetes $version, our patches are for ${KUBERNETES_VERSION%.*}: check out a branch of OKD with ${KUBERNETES_VERSION%.*} (release-5.0), or see docs/patches.md for another version"
+minor=${version%.*} hint="see docs/patches.md for another version"
+! lines | grep -qxF "${minor#v}" || hint="set LINE=${minor#v} in the environment, here and for the other scripts"
+[ "$minor" = "${KUBERNETES_VERSION%.*}" ] ||
+  die "$checkout is Kubernetes $version, our patches are for ${KUBERNETES_VERSION%.*}: check out a branch of OKD with ${KUBERNETES_VERSION%.*} (release-5.0), or $hint"
 
 patched_version=$version+layerlocality.$LAYERLOCALITY_REVISION
 tree=$BUILD/openshift-kubernetes

@@ -15,7 +15,7 @@
 . "$(dirname "$0")/../scripts/lib.sh"
 . "$ROOT/okd-machine-os/lib.sh"
 
-image='' rpms='' push_to='' push_secret='' gate='' pools=() out=$ROOT/_out/okd
+image='' rpms='' push_to='' push_secret='' gate='' pools=() out=$OUTPUT/okd
 while [ $# -gt 0 ]; do
   [ $# -gt 1 ] || usage
   case $1 in

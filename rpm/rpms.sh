@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds RPMs and source RPMs, and makes a dnf repository from them: _out/rpms.
+# Builds RPMs and source RPMs, and makes a dnf repository from them: _out/rpms, with LINE in the environment _out/LINE/rpms.
 #
 #   rpms.sh [--arch x86_64|aarch64] [--sign KEYID] [--output FOLDER] [PACKAGE...]
 #
@@ -20,7 +20,7 @@ shopt -s inherit_errexit
 unset GOWORK GOAMD64 GOARM64 GOEXPERIMENT CGO_CFLAGS CGO_LDFLAGS CGO_CPPFLAGS
 
 RPM=$ROOT/rpm
-OUT=$ROOT/_out/rpms
+OUT=$OUTPUT/rpms
 WORK=$BUILD/rpm
 ALL=(cri-o kubelet openshift-kubelet)
 
@@ -49,7 +49,7 @@ epoch() {
   if [ -z "$date" ]; then
     component=$(component_of "$1")
     overlay=$(overlay_of "$component")
-    paths=(versions.env "patches/$component" "${overlay% *}" "rpm/$(spec_of "$1")" "rpm/$(spec_of "$1").spec" rpm/macros)
+    paths=(versions.env "lines/$LINE" "patches/$component" "${overlay% *}" "rpm/$(spec_of "$1")" "rpm/$(spec_of "$1").spec" rpm/macros)
     date=$(git -C "$ROOT" log -1 --format=%ct -- "${paths[@]}" 2>/dev/null | grep .) ||
       die "$ROOT is no git clone that knows when it was changed: set SOURCE_DATE_EPOCH"
   fi
@@ -157,7 +157,8 @@ stage() {
   done
   find "$folder/SOURCES" -name '*.service' -exec sed -i "s,@REPOSITORY@,$(repository_url)," {} +
   # What overlay.sh needs, and %collect_licenses.
-  install -D -m 0644 -t "$own" "$ROOT/LICENSE" "$ROOT/versions.env"
+  install -D -m 0644 -t "$own" "$ROOT/LICENSE"
+  line_versions >"$own/versions.env"
   install -D -m 0755 -t "$own/scripts" "$ROOT/scripts/lib.sh" "$ROOT/scripts/overlay.sh"
   [ "$name" != cri-o ] || install -D -m 0644 -t "$own/docs" "$ROOT/docs/lgpl.md"
   mkdir -p "$own/$(overlay_of "$component" | cut -d ' ' -f 1)"

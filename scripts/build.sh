@@ -15,7 +15,8 @@
 #            has Kubernetes' versions of libraries; that of a release has those of go.mod. This runc is the
 #            system's, unless that is older than 1.1
 #
-# Without a NAME: all of the flavour. ARCH=amd64|arm64 in the environment builds
+# Without a NAME: all of the flavour. LINE=1.35 builds those of that line, into _build/1.35/bin; tools are the same for
+# all lines. ARCH=amd64|arm64 in the environment builds
 # for that architecture, into _build/bin/<flavour>-<arch> if it is not the
 # machine's own. OS=darwin|windows builds kubectl-layers for that system, into
 # _build/bin/patched-<os>-<arch>. Results are kept in $LAYERLOCALITY_CACHE (default
@@ -441,6 +442,7 @@ defaults() {
 }
 usage='usage: build.sh patched|stock|tools|lab [NAME...] [patched|stock|tools|lab [NAME...]]...'
 wanted=()
+[ $# -gt 0 ] || die "$usage"
 while [ $# -gt 0 ]; do
   flavour=$1
   shift
@@ -453,9 +455,15 @@ while [ $# -gt 0 ]; do
   done
   # shellcheck disable=SC2207 # names
   [ ${#names[@]} -gt 0 ] || names=($(defaults "$flavour"))
+  if [ "$flavour" = tools ] && [ "$LINE" != "$DEFAULT_LINE" ]; then
+    LINE='' "$ROOT/scripts/build.sh" tools "${names[@]}"
+    mkdir -p "$BUILD/bin"
+    ln -sfn "../../bin/tools${CROSS:+-$GOARCH}" "$BUILD/bin/"
+    continue
+  fi
   wanted+=("${names[@]/#/$flavour/}")
 done
-[ ${#wanted[@]} -gt 0 ] || die "$usage"
+[ ${#wanted[@]} -gt 0 ] || exit 0
 # Jobs are process groups of their own, so that each can be ended with everything it started.
 JOBS=()
 clean_up() {

@@ -18,8 +18,8 @@ cd "$ROOT"
 release_here() {
   local git=(git -c "safe.directory=$ROOT") commit tag url
   commit=$("${git[@]}" rev-parse HEAD 2>/dev/null) && [ -z "$("${git[@]}" status --porcelain)" ] || return 0
-  if grep -qsF ", commit $commit." _out/release/RELEASE_NOTES.md && compgen -G "_out/release/layer-locality-*-demo-$1.tar.gz" >/dev/null; then
-    echo _out/release
+  if grep -qsF ", commit $commit." "$OUTPUT/release/RELEASE_NOTES.md" && compgen -G "$OUTPUT/release/layer-locality-*-demo-$1.tar.gz" >/dev/null; then
+    echo "$OUTPUT/release"
     return
   fi
   tag=$(our_version kubernetes)
@@ -71,4 +71,4 @@ scripts/build.sh "${binaries[@]}"
 case ${1:-} in
 image-locality | scheduler-tour) exec lab/demos/run.sh "$1" ;;
 esac
-exec "$BUILD/bin/lab/demo" ${1:+"--$1" --log-dir "_out/demo-$1/log"}
+exec "$BUILD/bin/lab/demo" --bin-dir "$BUILD/bin" ${1:+"--$1" --log-dir "${OUTPUT#"$ROOT"/}/demo-$1/log"}

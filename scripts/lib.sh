@@ -10,19 +10,39 @@ unset GOWORK
 command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-BUILD=$ROOT/_build
 # Built binaries, by the hash of everything they are made from. Kept outside
 # the work tree, so that a fresh clone on the same machine builds nothing twice.
 # shellcheck disable=SC2034
 CACHE=${LAYERLOCALITY_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/layer-locality}
 
-# shellcheck source=../versions.env
-. "$ROOT/versions.env"
-
 say() { printf '==> %s\n' "$*" >&2; }
 die() {
   printf 'error: %s\n' "$*" >&2
   exit 1
+}
+
+# shellcheck source=../versions.env
+. "$ROOT/versions.env"
+# The minor of Kubernetes that is built, by default that of versions.env. lines/MINOR has what another one has of its own.
+[[ $KUBERNETES_VERSION =~ ^v([0-9]+\.[0-9]+)\. ]] || die "KUBERNETES_VERSION in versions.env must look like v1.36.5, not '$KUBERNETES_VERSION'"
+DEFAULT_LINE=${BASH_REMATCH[1]}
+LINE=${LINE:-$DEFAULT_LINE}
+# lines: prints the minors that can be built.
+lines() { { echo "$DEFAULT_LINE" && find "$ROOT/lines" -mindepth 1 -maxdepth 1 -type d -printf '%f\n' 2>/dev/null; } | sort -Vu; }
+# shellcheck disable=SC2034
+BUILD=$ROOT/_build OUTPUT=$ROOT/_out
+if [ "$LINE" != "$DEFAULT_LINE" ]; then
+  lines | grep -qxF -e "$LINE" || die "LINE is '$LINE', want one of: $(lines | paste -sd ' ')"
+  BUILD+=/$LINE OUTPUT+=/$LINE
+  # shellcheck source=/dev/null
+  . "$ROOT/lines/$LINE/versions.env"
+fi
+
+# line_versions: prints versions.env with what the line has of its own instead.
+line_versions() {
+  local own=$ROOT/lines/$LINE/versions.env
+  [ "$LINE" != "$DEFAULT_LINE" ] || own=/dev/null
+  awk -F= -v own="$own" 'FILENAME == own { if (/^[A-Z]/) line[$1] = $0; next } { print $1 in line ? line[$1] : $0 }' "$own" "$ROOT/versions.env"
 }
 
 # upstream_module COMPONENT: the Go module that holds the component's source.
@@ -53,8 +73,14 @@ overlay_of() {
   esac
 }
 
-# series COMPONENT: its patches, in order.
-series() { find "$ROOT/patches/$1" -name '[0-9][0-9][0-9][0-9]-*.patch' | sort; }
+# series COMPONENT: its patches, in order: a line's own instead of that with the same number. An empty file drops one.
+series() {
+  local folders=("$ROOT/patches/$1") own=$ROOT/lines/$LINE/patches/$1
+  [ ! -d "$own" ] || folders+=("$own")
+  find "${folders[@]}" -name '[0-9][0-9][0-9][0-9]-*.patch' -printf '%s %f\t%p\n' |
+    awk -F '\t' -v own="$own/" '{ n = $1; sub(/^[0-9]* /, "", n); n = substr(n, 1, 4) } !(n in row) || index($2, own) == 1 { row[n] = $0 }
+      END { for (n in row) if (row[n] !~ /^0 /) print n "\t" row[n] }' | sort | cut -f 3
+}
 
 # overlay_files COMPONENT: the overlay's files, relative to its folder: Go
 # source and test data, not the README that belongs to this repository.
@@ -95,6 +121,7 @@ EXTENDER_PRODUCT=(cmd/layer-extender extender)
 KUBECTL_PRODUCT=(cmd/kubectl-layers kubectllayers terminal)
 # The build tag under which that code uses what only the patched tree has.
 SCHEDULER_TAGS=imagelayers
+[ "$LINE" = "$DEFAULT_LINE" ] || SCHEDULER_TAGS+=,kubernetes$LINE
 
 # Folders of this repository that the workspace lacks: their modules are large and nothing else has them, or
 # their tests are about this repository as a whole. Step module tests them.
@@ -147,6 +174,9 @@ kubectl_hash() {
 # scheduler_module: the go.mod of that code in a workspace, where it has no
 # requirements of its own.
 scheduler_module() { grep -e '^module ' -e '^go ' "$ROOT/go.mod"; }
+
+# go_of GO.WORK: the version of Go that a workspace of Kubernetes must have to also hold that code.
+go_of() { sed -n 's/^go //p' "$1" "$ROOT/go.mod" | sort -V | tail -n 1; }
 
 # scheduler_hash: everything the patched kube-scheduler is made from.
 scheduler_hash() {

@@ -20,7 +20,8 @@ scheduler)
     install -D -m 0644 "$ROOT/$file" "$2/layer-locality/$file"
   done
   scheduler_module >"$2/layer-locality/go.mod"
-  grep -q '\./layer-locality$' "$2/go.work" || sed -i 's,^\t\.$,\t.\n\t./layer-locality,' "$2/go.work"
+  grep -q '\./layer-locality$' "$2/go.work" ||
+    sed -i "s/^go .*/go $(go_of "$2/go.work")/; "'s,^\t\.$,\t.\n\t./layer-locality,' "$2/go.work"
   ;;
 *) die "unknown overlay '$1': cri-o, kubernetes or scheduler" ;;
 esac

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Maintains the patch series.
 #
-#   patches.sh refresh [COMPONENT]         commits of _build/<component> -> patches/<component>
+#   patches.sh refresh [COMPONENT]         commits of _build/<component> -> patches/<component>; with LINE, those of
+#                                          _build/LINE/<component> that the default line's do not make -> lines/LINE/patches
 #   patches.sh lint    [COMPONENT]         form, order, clean application, size, what can be dropped
 #   patches.sh compile COMPONENT           compiles the series patch by patch, and without what can be dropped
 #   patches.sh rebase  COMPONENT VERSION   tries the series on another version, reports every hunk
+#   patches.sh lines                       prints for each patch and line: as is, own copy, generated or dropped
 #
 # COMPONENT is cri-o or kubernetes; without one: both.
 . "$(dirname "$0")/lib.sh"
@@ -18,6 +20,7 @@ limit() { case $1 in cri-o) echo 24 ;; kubernetes) echo 180 ;; esac }
 
 # Folders to remove at the end, in any case.
 SCRATCH=()
+mkdir -p "$BUILD"
 trap 'rm -rf ${SCRATCH[@]+"${SCRATCH[@]}"}' EXIT
 
 refresh() {
@@ -33,13 +36,90 @@ refresh() {
   changed=$(git_in "$tree" diff --name-only overlay HEAD -- "${packages[@]}")
   [ -z "$changed" ] ||
     die "these belong to the overlay, edit them in ${overlay% *}/ instead: $changed"
-  rm -f "$ROOT/patches/$component"/[0-9][0-9][0-9][0-9]-*.patch
-  # No hashes, versions or counts that would change although the patch does not.
-  git_in "$tree" format-patch -q --zero-commit --no-signature --no-numbered --no-stat \
-    --full-index --no-renames --abbrev=40 -o "$ROOT/patches/$component" overlay..HEAD
+  if [ "$LINE" = "$DEFAULT_LINE" ]; then
+    rm -f "$ROOT/patches/$component"/[0-9][0-9][0-9][0-9]-*.patch
+    format_patches "$tree" "$ROOT/patches/$component" overlay..HEAD
+  else
+    refresh_line "$component" "$tree" "$ROOT/lines/$LINE/patches/$component"
+  fi
   git_in "$tree" rev-parse HEAD >"$tree/.git/layerlocality-head"
   tree_hash "$component" >"$tree/.git/layerlocality-inputs"
-  say "$component: $(series "$component" | wc -l) patches in patches/$component"
+  say "$component $LINE: $(series "$component" | wc -l) patches"
+}
+
+# format_patches TREE FOLDER ARGS...: writes patches without hashes, versions or counts that would change although the
+# patch does not.
+format_patches() {
+  git_in "$1" format-patch -q --zero-commit --no-signature --no-numbered --no-stat \
+    --full-index --no-renames --abbrev=40 -o "$2" "${@:3}"
+}
+
+# refresh_line COMPONENT TREE FOLDER: writes to the folder those that the default line's patches do not make. Commits after
+# those of its patches are the line's alone, from 0101 on.
+refresh_line() {
+  local component=$1 tree=$2 own=$3 patches commits i number last=0100
+  mapfile -t patches < <(series "$component")
+  mapfile -t commits < <(git_in "$tree" rev-list --reverse overlay..HEAD)
+  [ ${#commits[@]} -ge ${#patches[@]} ] ||
+    die "$tree has ${#commits[@]} commits for ${#patches[@]} patches: an empty file ${own#"$ROOT"/}/NNNN-name.patch drops one of $LINE"
+  for i in "${!commits[@]}"; do
+    number=$(printf %04d $((10#$last + 1)))
+    [ "$i" -ge ${#patches[@]} ] || number=$(basename "${patches[i]}" | cut -c1-4)
+    [ "$((10#$number))" -lt "$((10#$last))" ] || last=$number
+    rm -f "$own/$number"-*.patch
+    makes "$tree" "${commits[i]}" "$ROOT/patches/$component/$number"-*.patch ||
+      format_patches "$tree" "$own" --start-number "$((10#$number))" -1 "${commits[i]}"
+  done
+}
+
+# makes TREE COMMIT PATCH: whether the patch makes what the commit is, of its parent.
+makes() (
+  [ -f "$3" ] || exit 1
+  GIT_INDEX_FILE=$(git -C "$1" rev-parse --absolute-git-dir)/layerlocality-index
+  export GIT_INDEX_FILE
+  git -C "$1" read-tree "$2^" && git -C "$1" apply --cached "$3" 2>/dev/null &&
+    [ "$(git -C "$1" write-tree)" = "$(git -C "$1" rev-parse "$2^{tree}")" ]
+)
+
+# table: prints for each patch and line what the line has of it.
+table() {
+  local line own number row component
+  printf '%-11s %-6s' component patch
+  for line in $(lines); do printf ' %-20s' "$line"; done
+  echo
+  for component in cri-o kubernetes; do
+    for number in $(find "$ROOT/patches/$component" "$ROOT"/lines/*/patches/"$component" -name '*.patch' -printf '%f\n' 2>/dev/null | cut -c1-4 | sort -u); do
+      row=''
+      for line in $(lines); do
+        own=$(find "$ROOT/lines/$line/patches/$component" -name "$number-*" 2>/dev/null || true)
+        if [ -z "$own" ] && ! compgen -G "$ROOT/patches/$component/$number-*" >/dev/null; then
+          row+=$(printf ' %-20s' -)
+        elif [ -z "$own" ]; then
+          row+=$(printf ' %-20s' 'as is')
+        elif [ ! -s "$own" ]; then
+          row+=$(printf ' %-20s' dropped)
+        elif generated "$own"; then
+          row+=$(printf ' %-20s' "generated $(wc -c <"$own")")
+        else
+          row+=$(printf ' %-20s' "own copy $(wc -c <"$own")")
+        fi
+      done
+      printf '%-11s %-6s%s\n' "$component" "$number" "$row"
+    done
+  done
+}
+
+# lint_line: what a line has of its own is known to the default one, and different.
+lint_line() {
+  local setting file
+  while read -r setting; do
+    grep -q "^${setting%%=*}=" "$ROOT/versions.env" || die "lines/$LINE/versions.env: versions.env has no ${setting%%=*}"
+    ! grep -qxF -e "$setting" "$ROOT/versions.env" || die "lines/$LINE/versions.env: $setting is also in versions.env: leave it out"
+  done < <(grep '^[A-Z]' "$ROOT/lines/$LINE/versions.env")
+  while read -r file; do
+    [[ ${file##*/} == 01* ]] || compgen -G "$ROOT/${file%/*}/$(basename "$file" | cut -c1-4)-*.patch" >/dev/null ||
+      die "lines/$LINE/$file: ${file%/*} has none of this number; those of a line alone begin with 0101"
+  done < <(cd "$ROOT/lines/$LINE" && find . -name '*.patch' -printf '%P\n')
 }
 
 # generated PATCH: whether its subject says that it has only generated code.
@@ -48,7 +128,7 @@ generated() { grep -q '^Subject: .*[Gg]enerated' "$1"; }
 # is_generated_file PATH: whether upstream's generators write it.
 is_generated_file() {
   case $1 in
-  */zz_generated.*.go | */generated.pb.go | */generated.proto | */types_swagger_doc_generated.go | \
+  */zz_generated.*.go | */generated.pb.go | */generated.protomessage.pb.go | */generated.proto | */types_swagger_doc_generated.go | \
     */applyconfigurations/* | test/compatibility_lifecycle/reference/* | */testdata/* | */openapi-spec/* | *_fixture*) true ;;
   *) false ;;
   esac
@@ -68,14 +148,14 @@ lint() {
   mapfile -t patches < <(series "$component")
   [ ${#patches[@]} -gt 0 ] || die "patches/$component is empty"
   complain() {
-    echo "patches/$component/$(basename "$patch"): $*" >&2
+    echo "${patch#"$ROOT"/}: $*" >&2
     bad=1
   }
 
   n=0
   for patch in "${patches[@]}"; do
     n=$((n + 1))
-    [ "$(basename "$patch" | cut -c1-4)" = "$(printf %04d $n)" ] || complain "number $n of the series, but its name does not start with $(printf %04d $n)"
+    [ "$(basename "$patch" | cut -c1-4)" = "$(printf %04d $n)" ] || [ "$LINE" != "$DEFAULT_LINE" ] || complain "number $n of the series, but its name does not start with $(printf %04d $n)"
     head -n 1 "$patch" | grep -q '^From 0\{40\} ' || complain "made without --zero-commit: run 'make patches P=refresh'"
     previous=0
     for header in "${HEADERS[@]}"; do
@@ -126,6 +206,8 @@ lint() {
       die "$(basename "$patch") leaves whitespace errors"
     fi
     git_in "$scratch" commit -q -m "$(basename "$patch")"
+    [[ $patch == "$ROOT"/patches/* ]] || ! makes "$scratch" HEAD "$ROOT/patches/$component/$(basename "$patch" | cut -c1-4)"-*.patch ||
+      die "${patch#"$ROOT"/}: the default line's makes the same: LINE=$LINE scripts/patches.sh refresh $component"
   done
   droppable "$component" "$scratch" "${patches[@]}"
   [ "$touched" -le "$(limit "$component")" ] ||
@@ -308,11 +390,13 @@ command=${1:-}
 case $command in
 refresh | lint)
   [ $# -gt 0 ] || set -- cri-o kubernetes
+  [ "$command" = refresh ] || [ "$LINE" = "$DEFAULT_LINE" ] || lint_line
   for component in "$@"; do
     upstream_module "$component" >/dev/null
     "$command" "$component"
   done
   ;;
+lines) table ;;
 compile)
   [ $# -eq 1 ] || die "usage: patches.sh compile COMPONENT"
   upstream_module "$1" >/dev/null
@@ -328,5 +412,5 @@ rebase)
   SCRATCH+=("$scratch")
   rebase "$1" "$2" "$scratch" | tee "$report" || die "the report is in ${report#"$ROOT"/}; docs/patches.md tells how to go on"
   ;;
-*) die "usage: patches.sh refresh|lint [COMPONENT] | compile COMPONENT | rebase COMPONENT VERSION" ;;
+*) die "usage: patches.sh refresh|lint [COMPONENT] | lines | compile COMPONENT | rebase COMPONENT VERSION" ;;
 esac

@@ -21,7 +21,7 @@ usage() {
   exit 2
 }
 
-folder=_out/release registry='' key='' keyless='' subjects='' page='' insecure=''
+folder=$OUTPUT/release registry='' key='' keyless='' subjects='' page='' insecure=''
 while [ $# -gt 0 ]; do
   case $1 in
   --registry | --key | --subjects)

@@ -6,7 +6,10 @@
 #   release.sh [OPTIONS]
 #
 #   --platform P[,P]  linux/amd64, linux/arm64; default both
-#   --out FOLDER      default _out/release; an earlier release there is replaced
+# LINE=1.35 in the environment releases that line; its notes are those of the default one, and the version of its chart
+# ends with -kubernetes1.35.
+#
+#   --out FOLDER      default _out/release (_out/LINE/release); an earlier release there is replaced
 #   --registry R      where the images will be, such as registry.example.com/layer-locality: chart and
 #                     manifests name them there; default ghcr.io/<owner of the repository>
 #   --sign KEY        sign checksums and RPMs with this GPG key
@@ -18,7 +21,7 @@ usage() {
   exit 2
 }
 
-platform=linux/amd64,linux/arm64 out=$ROOT/_out/release registry='' sign='' only=''
+platform=linux/amd64,linux/arm64 out=$OUTPUT/release registry='' sign='' only=''
 while [ $# -gt 0 ]; do
   case $1 in
   --platform | --out | --registry | --sign)
@@ -50,9 +53,12 @@ version=$(our_version kubernetes)
 # Image tags and file names must not contain a plus sign.
 name=layer-locality-${version/+/_}
 IFS=, read -r -a platforms <<<"$platform"
+# The default line's, which the change log and what is applied to clusters name.
+default=$(sed -n 's/^KUBERNETES_VERSION=//p' versions.env)
 # changes VERSION: prints its section of the change log.
 changes() { awk -v version="## $1" '/^## / { inside = $0 == version; next } inside' CHANGELOG.md; }
-[ -n "$(changes "$version")" ] || die "CHANGELOG.md has no section '## $version': write what users should know"
+[ -n "$(changes "$default${version#"$KUBERNETES_VERSION"}")" ] ||
+  die "CHANGELOG.md has no section '## $default${version#"$KUBERNETES_VERSION"}': write what users should know"
 
 # archive FILE FOLDER MEMBER...: makes an uncompressed tar whose bytes depend only on
 # the content.
@@ -93,6 +99,10 @@ trap 'rm -rf "$staging"' EXIT
 result=$staging/result
 mkdir -p "$result/images" "$staging/source"
 git archive "$commit" deploy | tar -x -C "$staging/source"
+if [ "$LINE" != "$DEFAULT_LINE" ]; then
+  grep -rlF "$default" "$staging/source" | xargs sed -i "s/${default//./\\.}/$KUBERNETES_VERSION/g"
+  sed -i "s/^version: .*/&-kubernetes$LINE/" "$staging/source/deploy/helm/Chart.yaml"
+fi
 
 for platform in "${platforms[@]}"; do
   arch=${platform#linux/}
@@ -147,7 +157,8 @@ for platform in "${platforms[@]}"; do
   arch=${platform#linux/}
   folder=$staging/$name-linux-$arch
   # The manifests for a cluster, and the parts of kind/copy.sh.
-  git archive "$commit" LICENSE README.md CHANGELOG.md versions.env docs kind scripts/lib.sh | tar -x -C "$folder"
+  git archive "$commit" LICENSE README.md CHANGELOG.md docs kind scripts/lib.sh | tar -x -C "$folder"
+  line_versions >"$folder/versions.env"
   manifests "$folder"
   archive "$result/$name-linux-$arch.tar" "$staging" "$name-linux-$arch"
   compress "$result/$name-linux-$arch.tar"
@@ -214,7 +225,7 @@ cat >"$result/RELEASE_NOTES.md" <<EOF
 # Layer Locality $version
 
 Patched CRI-O $CRIO_VERSION and Kubernetes $KUBERNETES_VERSION, commit $commit.
-$(changes "$version")
+$(changes "$default${version#"$KUBERNETES_VERSION"}")
 
 ## Images
 

@@ -10,8 +10,9 @@
 #   test.sh STEP [STEP...] single steps
 #   test.sh list           prints steps=[...], the names of all steps of "all" as a JSON list, for the nightly workflow
 #
-# FULL=1 has the steps do their long parts, too; lab/test/README.md lists them.
-# Logs and test2json records of every step go to _out/test/; times.tsv there has the seconds
+# FULL=1 has the steps do their long parts, too; lab/test/README.md lists them. LINE=1.35 tests that line: "clusters" is
+# then without what is the same for all lines. Step lines tests what is compiled for the other lines, without clusters.
+# Logs and test2json records of every step go to _out/test/ (_out/LINE/test/); times.tsv there has the seconds
 # of each step, those of processors, its result, and when it began.
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
@@ -37,6 +38,7 @@ race                p 3 crio imageref kubelet resolver scheduler
 upstream-cri-o      p 6 crio patches/cri-o
 upstream-kubernetes p 12 kubelet patches/kubernetes
 rebase              p 3 crio docs/patches.md kubelet patches scripts/patches.sh
+lines               p 40 api cmd/kube-scheduler cmd/layer-extender crio extender kubelet lines patches scheduler scripts/patches.sh
 eval                p 6 README.md agent api lab/cmd/layersim docs/evaluation.md extender imageref lab/eval scheduler terminal
 stock               c 30 LAB cmd extender imagemanifest internal/controlplane internal/monitoring internal/registrytest kubectllayers resolver scheduler terminal lab/test/deploy lab/test/extender lab/test/resolver lab/test/scheduler
 generated           p 22 kubelet patches/kubernetes scripts/generate.sh
@@ -57,7 +59,10 @@ SHARED=(.ci Makefile go.mod go.sum lab/go.mod lab/go.sum lab/run scripts/build.s
 APART=(.editorconfig .github .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix renovate.json rpm okd-machine-os kind lab/test/layout lab/test/template lab/test/README.md lab/test/checks.sh lab/test/registry.sh
   lab/test/arch lab/test/engine lab/test/formulas lab/test/kind lab/test/nix lab/test/okd lab/test/release lab/test/rpm lab/test/upstream lab/test/vm lab/test/core scripts lab/bench lab/sbom)
 
-OUT=$ROOT/_out/test
+# What is the same for every line.
+OF_ALL_LINES=(lint module race rebase lines eval)
+
+OUT=$OUTPUT/test
 # As scripts/build.sh compiles, so that tests, linters and binaries share what is compiled.
 export GOFLAGS="-trimpath -buildvcs=false"
 export FULL=${FULL:-}
@@ -197,6 +202,21 @@ step_rebase() {
   scripts/patches.sh compile cri-o && mkdir -p "${known%/*}" && touch "$known"
 }
 
+# Of each other line: the form of its patches, and the tests of what is compiled for it.
+step_lines() {
+  local line log passed=0 failed=0 p f
+  for line in $(lines); do
+    [ "$line" != "$DEFAULT_LINE" ] || continue
+    say "$line"
+    log=$OUT/lines-$line.log
+    { LINE=$line scripts/patches.sh lint && LINE=$line scripts/test.sh unit overlays; } 2>&1 | tee "$log" || true
+    read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p') || p=0 f=1
+    passed=$((passed + p)) failed=$((failed + f))
+  done
+  echo "$passed passed, $failed failed"
+  [ "$failed" = 0 ]
+}
+
 # succeeded NAME COMPONENT FILE...: prints the path of the file that is there if something succeeded earlier with the
 # same patches and these files.
 succeeded() {
@@ -283,12 +303,18 @@ containerds() {
   scripts/build.sh tools "${names[@]}"
 }
 # on_clusters STEP FOLDER...: tests below lab that start clusters, one package after the other. They are built here and not in
-# the workspace, on types that have no layers: as stock clients of a patched apiserver.
+# the workspace, on types that have no layers: as stock clients of a patched apiserver. Those of another line than the
+# default are built in its workspace.
 on_clusters() {
   local name=$1 folders
   shift
   mapfile -t folders < <(printf './%s/...\n' "$@")
-  raise_inotify && cluster_binaries && go_test "$name" lab -tags e2e -count=1 -timeout 40m -p 1 "${folders[@]}"
+  raise_inotify && cluster_binaries || return 1
+  if [ "$LINE" = "$DEFAULT_LINE" ]; then
+    go_test "$name" lab -tags e2e -count=1 -timeout 40m -p 1 "${folders[@]}"
+  else
+    workspace "$name" -tags e2e -count=1 -timeout 40m -p 1 "${folders[@]/#.\//./lab/}"
+  fi
 }
 step_nodes() { on_clusters nodes cluster test/cluster test/e2e test/report; }
 step_sharing() { on_clusters sharing test/imagegc test/layershare test/tenants; }
@@ -388,7 +414,7 @@ run() {
     inputs='' commit=''
     [ "$(of_step "$name" 2)" != a ] || inputs=$(remembered "$name")
     [ -n "$(git status --porcelain 2>/dev/null)" ] || commit=$(git rev-parse HEAD 2>/dev/null) || true
-    say "$name: started; log _out/test/$name.log"
+    say "$name: started; log ${OUT#"$ROOT"/}/$name.log"
     if (
       trap 'times >"$OUT/$name.times"' EXIT
       "step_$name"
@@ -405,7 +431,7 @@ run() {
       [ -z "$inputs" ] || touch "$inputs"
       [ -n "$FULL" ] || echo $(((seconds + 59) / 60)) >"$CACHE/minutes/$name"
     else
-      say "$name: FAILED after $seconds s; from _out/test/$name.log:"
+      say "$name: FAILED after $seconds s; from ${OUT#"$ROOT"/}/$name.log:"
       failures "$OUT/$name.log" >&2
     fi
     printf '%s\t%d\t%d\t%d\t%d\n' "$name" "$seconds" "$cpu" "$(cat "$OUT/$name.exit")" "$((started - STARTED))" >>"$OUT/times.tsv"
@@ -484,7 +510,7 @@ summary() {
     printf '%-22s %6d passed %4d failed %4d skipped\n' "$name" "$p" "$f" "$s"
     if [ "$f" -gt 0 ]; then sed -n 's/^FAILED: /  failed /p; s/^=== FAIL: /  failed /p' "$OUT/$name.log" | cut -c1-300; fi
     if [ "$s" -gt 0 ] && [[ $name == upstream-* ]]; then
-      echo "  skipped by upstream's own conditions, as on the unpatched tree; reasons in _out/test/$name.log"
+      echo "  skipped by upstream's own conditions, as on the unpatched tree; reasons in ${OUT#"$ROOT"/}/$name.log"
     elif [ "$s" -gt 0 ] && [ ${#records[@]} = 0 ]; then
       sed -n 's/^skipped: /  skipped /p' "$OUT/$name.log" | cut -c1-300
     elif [ "$s" -gt 0 ]; then
@@ -500,7 +526,7 @@ summary() {
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   done
   echo
-  echo "$(($(date +%s) - STARTED)) s; _out/test/times.tsv has the time of each step"
+  echo "$(($(date +%s) - STARTED)) s; ${OUT#"$ROOT"/}/times.tsv has the time of each step"
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ]
 }
@@ -536,7 +562,12 @@ test | clusters | changed | all)
   STEPS=(core unit overlays)
   [ "$1" = test ] || lanes_of=(p c c)
   case $1 in
-  clusters) mapfile -t -O "${#STEPS[@]}" STEPS < <(awk '$2 == "p" || $2 == "c" { print $1 }' <<<"$LANES") ;;
+  clusters)
+    mapfile -t -O "${#STEPS[@]}" STEPS < <(awk '$2 == "p" || $2 == "c" { print $1 }' <<<"$LANES")
+    if [ "$LINE" != "$DEFAULT_LINE" ]; then
+      mapfile -t STEPS < <(printf '%s\n' "${STEPS[@]}" | grep -vxF "$(printf '%s\n' "${OF_ALL_LINES[@]}")")
+    fi
+    ;;
   changed)
     mapfile -t STEPS < <(changed)
     [ ${#STEPS[@]} -gt 0 ] || exit 0

@@ -7,7 +7,7 @@
 #   tree.sh patched  COMPONENT             _build/<component>: upstream, overlay, patches
 #   tree.sh workspace                      _build/workspace/layer-locality: this repository beside the patched Kubernetes
 #
-# COMPONENT is cri-o or kubernetes. The patched tree is a git repository: tag
+# With LINE in the environment, they are below _build/LINE. COMPONENT is cri-o or kubernetes. The patched tree is a git repository: tag
 # `upstream`, one commit with the overlay (tag `overlay`), one commit per patch.
 # It is made again only if the pin, the overlay or a patch changed.
 #
@@ -132,6 +132,8 @@ Commit them there and run 'make patches P=refresh', or drop them: git -C $tree r
   series "$component" | while read -r file; do
     git_in "$tree" am -q "$file" </dev/null || {
       git_in "$tree" am --abort
+      # `git am --3way` merges with what the patch was made for.
+      [ "$LINE" = "$DEFAULT_LINE" ] || git_in "$tree" fetch -q "$ROOT/_build/$component" +main:refs/heads/default 2>/dev/null || true
       die "$(basename "$file") does not apply to $component $version: 'make patches P=rebase COMPONENT=$component VERSION=$version' shows the hunks"
     }
   done
@@ -189,7 +191,7 @@ workspace() {
   bare_modules "$workspace/modules"
   update "$tree/go.mod" < <(scheduler_module)
   update "$workspace/go.work" < <(
-    sed 's,^\t\./staging/,\t../kubernetes/staging/,; s,^\t\.$,\t../kubernetes\n\t./layer-locality,; /^)/d' "$kubernetes/go.work"
+    sed "s/^go .*/go $(go_of "$kubernetes/go.work")/; "'s,^\t\./staging/,\t../kubernetes/staging/,; s,^\t\.$,\t../kubernetes\n\t./layer-locality,; /^)/d' "$kubernetes/go.work"
     for name in sigs.k8s.io/cri-tools "${WORKSPACE_MODULES[@]}"; do printf '\t./modules/%s\n' "$(bare_name "$name")"; done
     echo ')'
   )
@@ -197,10 +199,7 @@ workspace() {
   # One process compares all of them: one or more for each file takes ten seconds on a slow machine.
   sums=$(cd "$ROOT" && workspace_files | xargs -d '\n' sha256sum)
   { (cd "$tree" && sha256sum --check --quiet 2>/dev/null <<<"$sums") || true; } | sed -n 's/: FAILED.*//p' |
-    while read -r file; do
-      update "$tree/$file" <"$ROOT/$file"
-      [ ! -x "$ROOT/$file" ] || chmod +x "$tree/$file"
-    done
+    (cd "$ROOT" && xargs -r -d '\n' cp --parents --remove-destination -t "$tree")
   workspace_files -type l -printf '%P\t%l\n' | while IFS=$'\t' read -r name file; do
     mkdir -p "$(dirname "$tree/$name")"
     ln -sfn "$file" "$tree/$name"
@@ -211,8 +210,8 @@ workspace() {
   find "$tree" -mindepth 1 -type d -empty -delete
   # Tests start the binaries, and leave logs.
   ln -sfn ../.. "$tree/_build"
-  mkdir -p "$ROOT/_out/test"
-  ln -sfn "$ROOT/_out" "$tree/_out"
+  mkdir -p "$OUTPUT/test"
+  ln -sfn "$OUTPUT" "$tree/_out"
   echo "$tree"
 }
 

@@ -3,6 +3,7 @@ package layerlocality
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
@@ -40,43 +42,6 @@ func TestSignatureOfShortNames(t *testing.T) {
 	}
 }
 
-// The snapshot keeps the generation when it assumes a pod of a group (backend/cache/snapshot.go AssumePod).
-func TestPodGroup(t *testing.T) {
-	s := newSuite(t, args(), nodes("n1", "n2", "n3", "n4"))
-	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
-	var infos []fwk.NodeInfo
-	var n1 *framework.NodeInfo
-	for _, n := range s.nodes {
-		info := framework.NewNodeInfo()
-		info.SetNode(n)
-		infos = append(infos, info)
-		if n.Name == "n1" {
-			n1 = info
-		}
-	}
-	score := func(state fwk.CycleState) int64 {
-		s.plugin.PreScore(s.ctx, state, pod("p", "quay.io/a:1"), infos)
-		got, _ := s.plugin.Score(s.ctx, state, pod("p"), n1)
-		s.plugin.Reserve(s.ctx, state, pod("p", "quay.io/a:1"), "none")
-		return got
-	}
-	score(groupCycle())
-	before := score(framework.NewCycleState()) // of a pod before the group, whose memory is used again
-	old := n1.Generation
-	info, _ := framework.NewPodInfo(on(pod("member", "quay.io/a:1"), "n1", "2"))
-	n1.AddPodInfo(info)
-	n1.Generation = old // as Snapshot.AssumePod does
-	after := score(groupCycle())
-	uncached := &cycle{}
-	var w index.Measurement
-	s.plugin.profile.Measure(s.plugin.profile.Wanted(pod("p", "quay.io/a:1")), &w)
-	uncached.measured = w
-	uncached.rate(infos, locality.RequestOf(pod("p")), s.plugin.profile)
-	if want := uncached.score(n1); after != want {
-		t.Errorf("score %d before, %d after a member of the group took 20%% of n1; without the cache %d", before, after, want)
-	}
-}
-
 // Unknown images do not count as saved.
 func TestSavedMetric(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2"))
@@ -94,31 +59,9 @@ func TestSavedMetric(t *testing.T) {
 	if saved := (bytes("mean") - mean) - (bytes("chosen") - chosen); saved != 0 {
 		t.Errorf("two pods of images nobody has, on any node: saved %.0f bytes", saved)
 	}
-	// pod group: Reserve, Unreserve, Reserve
 	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
-	chosen = bytes("chosen")
-	state := groupCycle()
-	p := pod("g", "quay.io/a:1")
-	s.scoresIn(state, p, s.nodes)
-	s.plugin.Reserve(s.ctx, state, p, "n2")
-	s.plugin.Unreserve(s.ctx, state, p, "n2")
-	s.plugin.Reserve(s.ctx, state, p, "n2")
-	if got := bytes("chosen") - chosen; got != 0 {
-		t.Errorf("a pod of a group, which is reserved more than once: %.0f bytes counted", got)
-	}
-	s.plugin.Unreserve(s.ctx, state, p, "n2")
-	state.SetPodGroupSchedulingCycle(nil) // as kube-scheduler does before it reserves for good
-	s.plugin.Reserve(s.ctx, state, p, "n2")
-	if got := bytes("chosen") - chosen; got != 200*mb {
-		t.Errorf("a pod of a group, reserved for good: %.0f bytes counted", got)
-	}
-	remembered := s.factory.placements.Of("ns", "g").Placements
-	if len(remembered) != 1 || remembered[0].Mean == nil || remembered[0].FeasibleNodes != 2 || remembered[0].Chosen.MissingBytes != 200*mb || remembered[0].Best == nil || remembered[0].Best.Node != "n1" {
-		t.Errorf("a pod of a group, reserved for good: %+v", remembered)
-	}
-	s.plugin.Unreserve(s.ctx, state, p, "n2")
 	chosen, mean = bytes("chosen"), bytes("mean")
-	state, p = framework.NewCycleState(), pod("h", "quay.io/a:1")
+	state, p := framework.NewCycleState(), pod("h", "quay.io/a:1")
 	s.scoresIn(state, p, s.nodes)
 	s.plugin.Reserve(s.ctx, state, p, "n2")
 	if got := bytes("chosen") - chosen; got != 200*mb || bytes("mean")-mean != 100*mb {
@@ -135,13 +78,6 @@ func TestRestart(t *testing.T) {
 	if _, skipped := s.scores(pod("q", image)); skipped {
 		t.Errorf("a pod of the image started on n1 a moment ago; the new scheduler skips")
 	}
-}
-
-// groupCycle is the state of a pod that is scheduled in the cycle of its group.
-func groupCycle() fwk.CycleState {
-	state := framework.NewCycleState()
-	state.SetPodGroupSchedulingCycle(framework.NewCycleState())
-	return state
 }
 
 // Once a pod is placed, the next one uses the memory of its scores.
@@ -170,6 +106,80 @@ func TestMemoryIsGivenBackOnce(t *testing.T) {
 	s.plugin.PreScore(s.ctx, third, pod("r", "quay.io/unknown:1"), []fwk.NodeInfo{info})
 	if got := score(second); got != 100 {
 		t.Errorf("the second pod's node scores %d, want 100", got)
+	}
+}
+
+// kube-scheduler may score nodes once more in an attempt, in a copy of its state or in a new one: scores are the same, the
+// pod's images count once, and no memory is lost.
+func TestScoredAgain(t *testing.T) {
+	s := newSuite(t, args(), nodes("n1", "n2"))
+	s.agent.Sink.SetImages("test", "n1", []index.Image{nodeImage("quay.io/a:1", layers{"a": 200})})
+	var infos []fwk.NodeInfo
+	for _, n := range s.nodes {
+		info := framework.NewNodeInfo()
+		info.SetNode(n)
+		infos = append(infos, info)
+	}
+	score := func(state fwk.CycleState, p *v1.Pod) []int64 {
+		s.plugin.PreScore(s.ctx, state, p, infos)
+		var scores []int64
+		for _, info := range infos {
+			score, _ := s.plugin.Score(s.ctx, state, p, info)
+			scores = append(scores, score)
+		}
+		return scores
+	}
+	once := pod("once", "quay.io/a:1")
+	state := framework.NewCycleState()
+	s.plugin.PreFilter(s.ctx, state, once, nil)
+	want := score(state, once)
+	observed := func() float64 {
+		var sum float64
+		for _, known := range []index.Known{index.ByLayers, index.ByName, index.Arriving, index.Unknown} {
+			v, _ := testutil.GetCounterMetricValue(s.plugin.metrics.images.WithLabelValues(string(known)))
+			sum += v
+		}
+		return sum
+	}
+	again := map[string]func(fwk.CycleState) fwk.CycleState{
+		"copy": func(state fwk.CycleState) fwk.CycleState { return state.Clone() },
+		"new":  func(fwk.CycleState) fwk.CycleState { return framework.NewCycleState() },
+	}
+	for name, other := range again {
+		p, before := pod(name, "quay.io/a:1"), observed()
+		state := framework.NewCycleState()
+		s.plugin.PreFilter(s.ctx, state, p, nil)
+		for _, state := range []fwk.CycleState{other(state), state, other(state)} {
+			if got := score(state, p); !slices.Equal(got, want) {
+				t.Errorf("%s: scores %v, want %v", name, got, want)
+			}
+		}
+		if got := observed() - before; got != 1 {
+			t.Errorf("%s: the pod's image counts %.0f times", name, got)
+		}
+		s.plugin.Reserve(s.ctx, state, p, "n1")
+		s.index().Release(p.UID)
+	}
+
+	const many = 100_000
+	s.ctx = klog.NewContext(s.ctx, klog.Background()) // not a test's, which keeps what is logged
+	var heap [2]uint64
+	for i := range many {
+		p := pod(fmt.Sprint("many-", i), "quay.io/a:1")
+		state := framework.NewCycleState()
+		s.plugin.PreFilter(s.ctx, state, p, nil)
+		score(again[[]string{"copy", "new"}[i%2]](state), p)
+		s.plugin.Reserve(s.ctx, state, p, "n1")
+		s.index().Release(p.UID)
+		if i == many/10 || i == many-1 {
+			var stats runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&stats)
+			heap[i/(many-1)] = stats.HeapAlloc
+		}
+	}
+	if heap[1] > heap[0]+mb {
+		t.Errorf("%d bytes after 10,000 pods, %d after %d", heap[0], heap[1], many)
 	}
 }
 

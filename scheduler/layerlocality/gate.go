@@ -109,15 +109,6 @@ func (g *gate) startLocked() {
 	}
 }
 
-// groupOf returns the name of the group that a pod is scheduled with; empty if there is
-// none.
-func groupOf(pod *v1.Pod) string {
-	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
-		return pod.Namespace + "/" + *group.PodGroupName
-	}
-	return ""
-}
-
 // passLocked notes that a pod is let through.
 func (g *gate) passLocked(e *entry, how string) {
 	if e != nil && e.image != "" {

@@ -1,3 +1,5 @@
+//go:build !kubernetes1.35
+
 package layerlocality
 
 import (
@@ -12,10 +14,24 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/locality"
 )
 
+var _ fwk.PlacementScorePlugin = &LayerLocality{}
+
+// groupOf returns the name of the group that a pod is scheduled with; empty if there is
+// none.
+func groupOf(pod *v1.Pod) string {
+	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
+		return pod.Namespace + "/" + *group.PodGroupName
+	}
+	return ""
+}
+
+// onTrial reports whether a cycle is that of a pod's group, which places all of its pods before any for good.
+func onTrial(state fwk.CycleState) bool { return state.IsPodGroupSchedulingCycle() }
+
 // ScorePlacement returns what a pod group would have to pull in a placement, in compressed
 // kibibytes: each layer once a node, without what is arriving there. If only some of its pods fit, it is as
 // much more as there are more of them.
-func (pl *LayerLocality) ScorePlacement(_ context.Context, _ fwk.PodGroupCycleState, group fwk.PodGroupInfo, placement *fwk.PodGroupAssignments) (int64, *fwk.Status) {
+func (pl *LayerLocality) ScorePlacement(_ context.Context, _ placementState, group fwk.PodGroupInfo, placement *fwk.PodGroupAssignments) (int64, *fwk.Status) {
 	byNode := map[string][]*v1.Pod{}
 	for _, a := range placement.ProposedAssignments {
 		byNode[a.GetNodeName()] = append(byNode[a.GetNodeName()], a.GetPod())

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -49,15 +50,14 @@ type LayerLocality struct {
 }
 
 var (
-	_ fwk.PreEnqueuePlugin     = &LayerLocality{}
-	_ fwk.EnqueueExtensions    = &LayerLocality{}
-	_ fwk.PreFilterPlugin      = &LayerLocality{}
-	_ fwk.FilterPlugin         = &LayerLocality{}
-	_ fwk.PreScorePlugin       = &LayerLocality{}
-	_ fwk.ScorePlugin          = &LayerLocality{}
-	_ fwk.ReservePlugin        = &LayerLocality{}
-	_ fwk.SignPlugin           = &LayerLocality{}
-	_ fwk.PlacementScorePlugin = &LayerLocality{}
+	_ fwk.PreEnqueuePlugin  = &LayerLocality{}
+	_ fwk.EnqueueExtensions = &LayerLocality{}
+	_ fwk.PreFilterPlugin   = &LayerLocality{}
+	_ fwk.FilterPlugin      = &LayerLocality{}
+	_ fwk.PreScorePlugin    = &LayerLocality{}
+	_ fwk.ScorePlugin       = &LayerLocality{}
+	_ fwk.ReservePlugin     = &LayerLocality{}
+	_ fwk.SignPlugin        = &LayerLocality{}
 )
 
 // Scores are handed over as they are.
@@ -90,8 +90,11 @@ const stateKey fwk.StateKey = Name
 
 // podState is what one step of a scheduling cycle leaves for the next.
 type podState struct {
-	// of is the cycle state that it was written to.
-	of fwk.CycleState
+	// of is the cycle state that it was written to, pod whose attempt that is.
+	of  fwk.CycleState
+	pod types.UID
+	// prefiltered means that PreFilter made it, so that it is of the last attempt; observed that it is counted.
+	prefiltered, observed bool
 	// cycle is nil once it has been given back.
 	cycle *cycle
 	// meanMissing is what the nodes would have to pull on average.
@@ -133,6 +136,7 @@ func (p preferredNodes) Clone() fwk.StateData { return p }
 func (pl *LayerLocality) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	began := time.Now()
 	if s := pl.measure(ctx, state, pod); s != nil {
+		s.prefiltered = true
 		fits := newFit(klog.FromContext(ctx), pod, pl.snapshot)
 		if names := s.cycle.measured.TopNodes(maxPreferred, pl.turn.Add(1), fits.on); len(names) > 0 {
 			state.Write(preferredNodesKey, preferredNodes(names))
@@ -159,7 +163,7 @@ func (pl *LayerLocality) measure(ctx context.Context, state fwk.CycleState, pod 
 	}
 	c := pl.cycles.Get().(*cycle)
 	pl.profile.Measure(images, &c.measured)
-	s := &podState{of: state, cycle: c, known: least(c.measured.Images)}
+	s := &podState{of: state, pod: pod.UID, cycle: c, known: least(c.measured.Images)}
 	state.Write(stateKey, s)
 	pl.last.Store(s)
 	return s
@@ -170,14 +174,23 @@ func (pl *LayerLocality) measure(ctx context.Context, state fwk.CycleState, pod 
 // never an error.
 func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	s := pl.stateOf(state)
-	if s == nil { // a profile that does not enable PreFilter, or a pod without images
-		s = pl.measure(ctx, state, pod)
+	if s == nil {
+		// kube-scheduler may score once more in an attempt, in a copy of its state or in a new one.
+		if last := pl.last.Load(); last != nil && last.prefiltered && last.pod == pod.UID {
+			s = last
+			state.Write(stateKey, s)
+		} else { // a profile that does not enable PreFilter, or a pod without images
+			s = pl.measure(ctx, state, pod)
+		}
 	}
 	if s == nil || s.cycle == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	c := s.cycle
-	pl.metrics.observe(c.measured.Images)
+	if !s.observed {
+		s.observed = true
+		pl.metrics.observe(c.measured.Images)
+	}
 	s.scored, s.feasible = true, int32(min(len(nodes), math.MaxInt32)) //nolint:gosec // bounded
 	if c.measured.Empty() {
 		s.meanMissing = c.measured.MeanTotal()
@@ -226,7 +239,7 @@ func (pl *LayerLocality) Reserve(ctx context.Context, state fwk.CycleState, pod 
 	missing := pl.profile.Reserve(pod, nodeName)
 	s := pl.stateOf(state)
 	// The cycle of a pod group reserves on trial, gives that back, and reserves once more with the same state.
-	switch trial := state.IsPodGroupSchedulingCycle(); {
+	switch trial := onTrial(state); {
 	case trial && s != nil && s.cycle != nil:
 		p := pl.placement(s, pod, nodeName, missing)
 		s.trial = &p
@@ -341,7 +354,7 @@ func (pl *LayerLocality) Unreserve(_ context.Context, state fwk.CycleState, pod 
 		return
 	}
 	pl.profile.Release(pod.UID)
-	if trial := state.IsPodGroupSchedulingCycle(); !trial {
+	if !onTrial(state) {
 		pl.placements.Undo(pod.UID)
 	}
 }

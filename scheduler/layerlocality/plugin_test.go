@@ -98,18 +98,19 @@ func newSuite(t testing.TB, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 func (s *suite) newFramework(profile string, args *config.LayerLocalityArgs) framework.Framework {
 	s.t.Helper()
 	r := frameworkruntime.Registry{Name: s.factory.New, queuesort.Name: queuesort.New, defaultbinder.Name: defaultbinder.New}
+	plugins := &kubescheduler.Plugins{
+		QueueSort:  kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: queuesort.Name}}},
+		PreEnqueue: kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
+		PreScore:   kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
+		Score:      kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name, Weight: 1}}},
+		Reserve:    kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
+		Bind:       kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: defaultbinder.Name}}},
+	}
+	scoreGroups(plugins)
 	f, err := frameworkruntime.NewFramework(s.ctx, r, &kubescheduler.KubeSchedulerProfile{
 		SchedulerName: profile,
-		Plugins: &kubescheduler.Plugins{
-			QueueSort:      kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: queuesort.Name}}},
-			PreEnqueue:     kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
-			PreScore:       kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
-			PlacementScore: kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name, Weight: 1}}},
-			Score:          kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name, Weight: 1}}},
-			Reserve:        kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name}}},
-			Bind:           kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: defaultbinder.Name}}},
-		},
-		PluginConfig: []kubescheduler.PluginConfig{{Name: Name, Args: args}},
+		Plugins:       plugins,
+		PluginConfig:  []kubescheduler.PluginConfig{{Name: Name, Args: args}},
 	}, frameworkruntime.WithInformerFactory(s.informers), frameworkruntime.WithClientSet(s.client),
 		frameworkruntime.WithSnapshotSharedLister(cache.NewSnapshot(s.pods, s.nodes)))
 	if err != nil {

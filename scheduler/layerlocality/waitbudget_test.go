@@ -11,7 +11,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 )
 
 // A resolver that does not answer, or too late, delays three pods and no more.
@@ -186,7 +185,7 @@ func TestWaitBudgetOfGangs(t *testing.T) {
 			image := fmt.Sprint("image", i)
 			unknown.Store(image, true)
 			p := pod(fmt.Sprint("member", i), image, "shared")
-			p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: ptr.To("gang")}
+			joinGang(p)
 			if err := store.Add(p); err != nil {
 				t.Fatal(err)
 			}

@@ -11,7 +11,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	fwk "k8s.io/kube-scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
@@ -98,13 +97,13 @@ type queueEntry struct {
 }
 
 // less reports whether a pod in the queue is served before another one.
-func (k *keys) less(a, b fwk.QueuedPodInfo) bool {
+func (k *keys) less(a, b queuedPod) bool {
 	var x, y key
 	return k.of(a, &x).before(k.of(b, &y))
 }
 
 // of returns the key of a pod. That of a pod without SLO is written to plain.
-func (k *keys) of(info fwk.QueuedPodInfo, plain *key) *key {
+func (k *keys) of(info queuedPod, plain *key) *key {
 	pod, attempts := info.GetPodInfo().GetPod(), info.GetAttempts()
 	recent := &k.recent[recentIndex(pod)]
 	if e := recent.Load(); e != nil && e.attempts == attempts && e.key.uid == pod.UID && e.version == pod.ResourceVersion {
@@ -163,7 +162,7 @@ func (k *keys) remember(pod *v1.Pod, attempts int, made key) *queueEntry {
 }
 
 // plain returns the key of a pod without an SLO: the order of PrioritySort.
-func (k *keys) plain(info fwk.QueuedPodInfo, pod *v1.Pod) key {
+func (k *keys) plain(info queuedPod, pod *v1.Pod) key {
 	priority := corev1helpers.PodPriority(pod)
 	if !k.respectPriority && ledger.MayTakePart(pod) {
 		priority = 0
@@ -174,14 +173,14 @@ func (k *keys) plain(info fwk.QueuedPodInfo, pod *v1.Pod) key {
 
 // waitedLong reports whether a pod came to the queue again after a long wait; always the same
 // of one stay.
-func (k *keys) waitedLong(info fwk.QueuedPodInfo) bool {
+func (k *keys) waitedLong(info queuedPod) bool {
 	first := info.GetInitialAttemptTimestamp()
 	return first != nil && info.GetTimestamp().Sub(*first) >= k.rules.longWait
 }
 
 // make returns the key of a pod, and whether it depends on more than the pod. One that is not
 // urgent is sorted as if it had no SLO: it would come after all that have none otherwise.
-func (k *keys) make(info fwk.QueuedPodInfo, pod *v1.Pod) (key, bool) {
+func (k *keys) make(info queuedPod, pod *v1.Pod) (key, bool) {
 	made, now := k.plain(info, pod), k.now()
 	j, hasSLO := k.judge(pod, now)
 	long := k.waitedLong(info)

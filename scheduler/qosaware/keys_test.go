@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
-	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/backend/queue"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/queuesort"
@@ -412,7 +411,7 @@ func TestQueueOfManyPods(t *testing.T) {
 	logger, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q := queue.NewTestQueue(ctx, func(a, b fwk.QueuedPodInfo) bool { return k.less(a, b) })
+	q := queue.NewTestQueue(ctx, (&QosAware{host: &host{keys: k}}).Less)
 	const many = 10_000
 	pods := make([]*v1.Pod, many)
 	for i := range pods {

@@ -17,7 +17,6 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
@@ -192,7 +191,7 @@ func (c *cluster) preempt(pod *v1.Pod) *framework.NodeInfo {
 	p.choices.begin(pod.UID, c.clock.Now())
 	victims := map[string]*extenderv1.Victims{}
 	for _, node := range c.nodes {
-		pods, _, status := p.SelectVictimsOnNode(ctx, nil, pod, node.SnapshotConcrete(), nil)
+		pods, _, status := p.selectVictims(ctx, nil, pod, node.SnapshotConcrete(), nil, func(*v1.Pod) bool { return false })
 		if status.IsSuccess() {
 			victims[node.Node().Name] = &extenderv1.Victims{Pods: pods}
 		}
@@ -220,13 +219,12 @@ func (c *cluster) preempt(pod *v1.Pod) *framework.NodeInfo {
 		return nil
 	}
 	p.preempted = func(why reason) { c.preempted[why]++ }
-	preempt := p.counted(func(_ context.Context, _ preemption.Candidate, _ preemption.ExecutorPreemptor, victim *v1.Pod, _ string) error {
-		c.remove(best, victim)
-		c.add(victim.OwnerReferences[0].Name, victim.Annotations[ledger.AnnotationSLO], *victim.Spec.Priority)
-		return nil
-	})
 	for _, victim := range victims[best.Node().Name].Pods {
-		if err := preempt(ctx, candidate{}, onePod{pod: pod}, victim, Name); err != nil {
+		if err := p.counted(ctx, best.Node().Name, pod, victim, func() error {
+			c.remove(best, victim)
+			c.add(victim.OwnerReferences[0].Name, victim.Annotations[ledger.AnnotationSLO], *victim.Spec.Priority)
+			return nil
+		}); err != nil {
 			c.t.Fatal(err)
 		}
 	}

@@ -49,9 +49,6 @@ func (pl *QosAware) Name() string { return Name }
 // Close is called when the scheduler ends, and returns when it is saved what workloads got.
 func (pl *QosAware) Close() error { return pl.host.close() }
 
-// Less reports whether a pod in the queue is served before another one.
-func (pl *QosAware) Less(a, b fwk.QueuedPodInfo) bool { return pl.host.keys.less(a, b) }
-
 // attempt is when the attempt to place a pod began.
 type attempt struct{ began time.Time }
 
@@ -112,12 +109,12 @@ func (pl *QosAware) Unreserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, 
 	pl.host.ledger.Unreserved(pod.UID)
 }
 
-// PreBindPreFlight notes that the binding of a pod begins, for profiles without Reserve. It
+// preFlight notes that the binding of a pod begins, for profiles without Reserve. It
 // returns Skip: if it did not, the scheduler would write the node's name into each pod
 // beforehand.
-func (pl *QosAware) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+func (pl *QosAware) preFlight(state fwk.CycleState, pod *v1.Pod) *fwk.Status {
 	pl.begin(state, pod)
-	return nil, fwk.NewStatus(fwk.Skip)
+	return fwk.NewStatus(fwk.Skip)
 }
 
 // PreBind does the same where the scheduler does not call PreBindPreFlight (feature gate

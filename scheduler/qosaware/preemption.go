@@ -45,46 +45,48 @@ var _ preemption.Interface = &preemptor{}
 // newPreemptor puts the rules into upstream's preemption.
 func newPreemptor(handle fwk.Handle, upstream *defaultpreemption.DefaultPreemption, p *preemptor) {
 	p.handle, p.DefaultPreemption = handle, upstream
-	upstream.Evaluator = preemption.NewEvaluator(Name, handle, p, upstream.Executor)
-	upstream.Executor.PreemptPod = p.counted(upstream.Executor.PreemptPod)
+	upstream.Evaluator.PluginName, upstream.Evaluator.Interface = Name, p
+	p.count(upstream)
 }
 
-type preemptPod = func(context.Context, preemption.Candidate, preemption.ExecutorPreemptor, *v1.Pod, string) error
-
-// counted returns a function that preempts a pod, and counts it if that did not fail. It does not
-// look at the limit, which counted when the victims were chosen: of those that make room
+// counted preempts a pod on a node for another one, or for a group of pods, and counts it if that did not fail. It
+// does not look at the limit, which counted when the victims were chosen: of those that make room
 // together all have to go, or some went for nothing.
-func (p *preemptor) counted(preempt preemptPod) preemptPod {
-	return func(ctx context.Context, c preemption.Candidate, by preemption.ExecutorPreemptor, victim *v1.Pod, plugin string) error {
-		now, why := p.now(), byPriority
-		if pod := single(by); pod != nil && by.Priority() <= corev1helpers.PodPriority(victim) {
-			why = p.choices.why(pod.UID, victim.UID)
-			p.limit.take(now)
-			if why == byTurn {
-				p.rules.turns.take()
-			}
+func (p *preemptor) counted(ctx context.Context, node string, by klog.KMetadata, victim *v1.Pod, preempt func() error) error {
+	now, why := p.now(), byPriority
+	if pod, ok := by.(*v1.Pod); ok && corev1helpers.PodPriority(pod) <= corev1helpers.PodPriority(victim) {
+		why = p.choices.why(pod.UID, victim.UID)
+		p.limit.take(now)
+		if why == byTurn {
+			p.rules.turns.take()
 		}
-		err := preempt(ctx, c, by, victim, plugin)
-		switch {
-		case err == nil:
-			p.preempted(why)
-			klog.FromContext(ctx).V(decisions.Refusals).Info("Preempted a pod", "plugin", Name, "preemptor", klog.KObj(by), "victim", klog.KObj(victim), "node", klog.KRef("", c.Name()), "reason", why)
-		case why != byPriority:
-			p.limit.giveBack(now)
-		}
-		return err
 	}
+	err := preempt()
+	switch {
+	case err == nil:
+		p.preempted(why)
+		klog.FromContext(ctx).V(decisions.Refusals).Info("Preempted a pod", "plugin", Name, "preemptor", klog.KObj(by), "victim", klog.KObj(victim), "node", klog.KRef("", node), "reason", why)
+	case why != byPriority:
+		p.limit.giveBack(now)
+	}
+	return err
 }
 
-// single returns the pod that preempts, nil for a group of pods.
-func single(by preemption.ExecutorPreemptor) *v1.Pod {
-	if by.Type() != "pod" {
-		return nil
+// executed is what upstream's Executor preempts for.
+type executed interface {
+	klog.KMetadata
+	Type() string
+	Pods() map[string]*v1.Pod
+}
+
+// single returns the pod that preempts, or the group of pods.
+func single(by executed) klog.KMetadata {
+	if by.Type() == "pod" {
+		for _, pod := range by.Pods() {
+			return pod
+		}
 	}
-	for _, pod := range by.Pods() {
-		return pod
-	}
-	return nil
+	return by
 }
 
 var errLimit = errors.New("as many pods were preempted for SLOs in the last minute as maxPreemptionsPerMinute allows")
@@ -186,16 +188,16 @@ func boolean(condition bool, yes, no int) int {
 	return no
 }
 
-// victims returns the pods of a node that may be preempted for a pod: upstream's choice, and
+// victims returns the pods of a node that may be preempted for a pod and are not spared: upstream's choice, and
 // beyond it what the SLOs allow.
-func (p *preemptor) victims(pod *v1.Pod, node fwk.NodeInfo) []candidateVictim {
+func (p *preemptor) victims(pod *v1.Pod, node fwk.NodeInfo, spared func(*v1.Pod) bool) []candidateVictim {
 	now, priority := p.now(), corev1helpers.PodPriority(pod)
 	own, hasSLO := p.judge(pod, now)
 	bySLO := hasSLO && (!own.Refused || p.rules.turn(&own)) && p.limit.left(now) > 0
 	var all []candidateVictim
 	for _, info := range node.GetPods() {
 		v := candidateVictim{info: info, pod: info.GetPod(), priority: corev1helpers.PodPriority(info.GetPod())}
-		if v.priority > priority || v.priority == priority && !bySLO {
+		if v.priority > priority || v.priority == priority && !bySLO || spared(v.pod) {
 			continue
 		}
 		v.endsSoon = p.endsSoon(v.pod, now)
@@ -226,12 +228,12 @@ func (p *preemptor) endsSoon(pod *v1.Pod, now time.Time) bool {
 	return terminating(pod) && math.Abs(pod.DeletionTimestamp.Sub(now).Seconds()) <= p.rules.margin
 }
 
-// SelectVictimsOnNode finds the pods that have to go from a node so that a pod fits: it takes
+// selectVictims finds the pods that have to go from a node so that a pod fits: it takes
 // away all that may be preempted, and puts them back one by one as long as the pod fits,
 // first those whose disruption budget would be violated, then who is most to be spared.
-func (p *preemptor) SelectVictimsOnNode(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo, budgets []*policy.PodDisruptionBudget) ([]*v1.Pod, int, *fwk.Status) {
+func (p *preemptor) selectVictims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo, budgets []*policy.PodDisruptionBudget, spared func(*v1.Pod) bool) ([]*v1.Pod, int, *fwk.Status) {
 	room := &room{handle: p.handle, state: state, pod: pod, node: node}
-	all := p.victims(pod, node)
+	all := p.victims(pod, node, spared)
 	if len(all) == 0 {
 		return nil, 0, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "no pod of the node may be preempted for this one")
 	}

@@ -2,6 +2,8 @@ package livetest
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,14 +11,18 @@ import (
 	"testing"
 )
 
-// Pin returns a version from versions.env.
+// Pin returns a version from versions.env, or from that of the line that LINE names.
 func Pin(t testing.TB, name string) string {
 	t.Helper()
 	root, err := repository()
 	must(t, err)
+	own, err := os.ReadFile(filepath.Join(root, "lines", os.Getenv("LINE"), "versions.env"))
+	if !errors.Is(err, fs.ErrNotExist) {
+		must(t, err)
+	}
 	pins, err := os.ReadFile(filepath.Join(root, "versions.env"))
 	must(t, err)
-	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + `=(\S+)$`).FindSubmatch(pins)
+	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + `=(\S+)$`).FindSubmatch(append(own, pins...))
 	if found == nil {
 		t.Fatalf("versions.env has no %s", name)
 	}

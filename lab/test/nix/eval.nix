@@ -74,7 +74,7 @@ let
   node = module { enable = true; kubelet = true; };
 in
 {
-  pins = builtins.removeAttrs pins [ "kubernetesVersion" "repository" "SCHEDULER_TAGS" ];
+  pins = builtins.removeAttrs pins [ "kubernetesVersion" "repository" "schedulerTags" "line" ];
 
   overlay = { inherit (shim) cri-o-unwrapped kubectl kubernetes; };
   overlayKeeps = builtins.isString "${shim.cri-o-unwrapped.man}${shim.kubernetes.pause}"

@@ -1,0 +1,8 @@
+//go:build !kubernetes1.35 && !kubernetes1.37
+
+package layerlocality
+
+import fwk "k8s.io/kube-scheduler/framework"
+
+// placementState is what plugins note of a placement of a pod group.
+type placementState = fwk.PodGroupCycleState
