@@ -62,7 +62,7 @@ func preempts(t *testing.T, overloaded ...string) (evicted []string, node string
 			NodeCacheCapable: true, HTTPTimeout: metav1.Duration{Duration: time.Minute},
 		}))
 	must(t, err)
-	informers.StartWithContext(ctx)
+	informers.Start(ctx.Done())
 	informers.WaitForCacheSync(ctx.Done())
 	must(t, s.WaitForHandlersSync(ctx))
 	for _, resource := range []string{"nodes", "pods"} { // by the extender and by the scheduler: what is evicted shows

@@ -39,7 +39,7 @@ func New(ctx context.Context, client kubernetes.Interface) (*Cluster, error) {
 	c := &Cluster{
 		Informers: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim)),
 		logger:    klog.FromContext(ctx),
-		cache:     schedulercache.New(ctx, nil, false),
+		cache:     newCache(ctx),
 	}
 	c.Informers.InformerFor(&v1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 		return coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},

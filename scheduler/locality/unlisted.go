@@ -133,8 +133,8 @@ func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
 		created = true
 		add(s.ImageID, s.Image)
 		for i := range s.VolumeMounts {
-			if v := s.VolumeMounts[i].VolumeStatus; v != nil && v.Image != nil {
-				volumes[s.VolumeMounts[i].Name] = v.Image.ImageRef
+			if image := imageOfVolume(&s.VolumeMounts[i]); image != "" {
+				volumes[s.VolumeMounts[i].Name] = image
 			}
 		}
 	}

@@ -58,7 +58,7 @@ func (o *owners) start(ctx context.Context, added func(types.UID)) (synced []cac
 		}
 		synced = append(synced, registration.HasSynced)
 	}
-	o.factory.StartWithContext(ctx)
+	o.factory.Start(ctx.Done())
 	return synced, nil
 }
 

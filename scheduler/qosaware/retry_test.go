@@ -90,7 +90,7 @@ func BenchmarkRetry(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	factory.StartWithContext(ctx)
+	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	all, _ := f.SnapshotSharedLister().NodeInfos().List()
 	var filter, preemption time.Duration

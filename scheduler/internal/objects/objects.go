@@ -56,7 +56,7 @@ func (f Followed) Follow(ctx context.Context) {
 	logger := Logger(ctx, f.Resource)
 	// metav1.NamespaceAll also stands for resources without namespace.
 	all := cache.NewListWatchFromClient(f.Client, f.Resource.Resource, metav1.NamespaceAll, fields.Everything())
-	reflector := cache.NewReflectorWithOptions(all, f.Example, f.Store, cache.ReflectorOptions{Name: f.Resource.Resource, Logger: &logger})
+	reflector := cache.NewReflectorWithOptions(all, f.Example, f.Store, reflectorOptions(f.Resource.Resource, &logger))
 
 	// Like Reflector.Run, except for the log: a missing resource is not an error
 	// and is logged once.
