@@ -48,7 +48,9 @@ group_of() {
   patched/crio | patched/pinns) echo cri-o ;;
   stock/crio | stock/pinns) echo stock-cri-o ;;
   patched/layer-resolver | patched/layer-agent | patched/layer-prefetcher) echo own ;;
-  patched/kubelet | patched/kube-* | patched/layer-extender | patched/kubectl-layers | lab/demo | lab/registry | lab/layer-resolver | tools/etcd | tools/crictl) echo workspace ;;
+  # Another Kubernetes may lack what its libraries need.
+  lab/layer-resolver) if [ "$LINE" = "$DEFAULT_LINE" ]; then echo workspace; else echo own; fi ;;
+  patched/kubelet | patched/kube-* | patched/layer-extender | patched/kubectl-layers | lab/demo | lab/registry | tools/etcd | tools/crictl) echo workspace ;;
   stock/kubelet | stock/kube-* | stock/kubeadm | stock/kubectl) echo stock-kubernetes ;;
   lab/runc) echo tools/runc ;;
   tools/*) echo "$1" ;;
