@@ -422,7 +422,7 @@ func (a *Agent) updateLocked(ctx context.Context, pod *v1.Pod) error {
 	for last := len(a.assumed) - 1; last >= 0; last-- {
 		assumed := a.assumed[last]
 		a.assumed = a.assumed[:last]
-		err := a.snapshot.ForgetPod(klog.FromContext(ctx), assumed.pod)
+		err := forget(klog.FromContext(ctx), a.snapshot, assumed.pod)
 		if assumed.node.Generation = assumed.generation; err != nil {
 			return err
 		}
@@ -440,13 +440,13 @@ func (a *Agent) updateLocked(ctx context.Context, pod *v1.Pod) error {
 		if err != nil {
 			return // the node is gone
 		}
-		if err := a.snapshot.AssumePod(expected.Info); err != nil {
+		if err := assume(a.snapshot, expected.Info); err != nil {
 			errs = append(errs, err)
 			return
 		}
 		node := known.(*framework.NodeInfo) // what a snapshot is made of
 		a.assumed = append(a.assumed, assumed{expected.Info.Pod, node, node.Generation})
-		// AssumePod keeps the generation of the node, and plugins may remember by it what a node
+		// A snapshot keeps the generation of the node, and plugins may remember by it what a node
 		// has. Of 0 they remember nothing.
 		node.Generation = 0
 	})
