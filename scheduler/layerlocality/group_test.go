@@ -29,6 +29,7 @@ func joinGang(pod *v1.Pod) {
 
 // assignment is a pod of a group on a node.
 type assignment struct {
+	fwk.ProposedAssignment
 	pod  *v1.Pod
 	node string
 }
@@ -46,7 +47,7 @@ func TestScorePlacement(t *testing.T) {
 	place := func(rack string, image string, on ...string) *fwk.PodGroupAssignments {
 		p := &fwk.PodGroupAssignments{Placement: &fwk.Placement{Name: rack}}
 		for i, node := range on {
-			p.ProposedAssignments = append(p.ProposedAssignments, assignment{pod(fmt.Sprint(rack, i), image), node})
+			p.ProposedAssignments = append(p.ProposedAssignments, assignment{pod: pod(fmt.Sprint(rack, i), image), node: node})
 		}
 		return p
 	}
