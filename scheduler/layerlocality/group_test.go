@@ -22,6 +22,9 @@ func scoreGroups(plugins *kubescheduler.Plugins) {
 	plugins.PlacementScore = kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name, Weight: 1}}}
 }
 
+// signatureOf returns the signature of a pod.
+func signatureOf(s *suite, pod *v1.Pod) fwk.PodSignature { return s.framework.SignPod(s.ctx, pod) }
+
 // joinGang makes a pod one of a group.
 func joinGang(pod *v1.Pod) {
 	pod.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: ptr.To("gang")}

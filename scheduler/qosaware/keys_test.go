@@ -447,7 +447,7 @@ func TestQueueOfManyPods(t *testing.T) {
 		if i%3 > 0 {
 			_ = b.Observe(p) // others the queue sees before the Ledger does
 		}
-		q.Add(ctx, p)
+		addTo(ctx, q, p)
 	}
 	seen := map[types.UID]bool{}
 	for range many {
@@ -492,7 +492,7 @@ func BenchmarkQueue(b *testing.B) {
 				q := queue.NewTestQueue(ctx, less)
 				b.StartTimer()
 				for _, p := range pods {
-					q.Add(ctx, p)
+					addTo(ctx, q, p)
 				}
 				for range many {
 					if _, err := q.Pop(logger); err != nil {
