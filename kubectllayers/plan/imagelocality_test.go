@@ -34,7 +34,7 @@ func (h handle) SnapshotSharedLister() fwk.SharedLister { return h.nodes }
 func plugin(t *testing.T, pod *v1.PodSpec, nodes []v1.Node) map[string]int64 {
 	t.Helper()
 	ctx := t.Context()
-	known := cache.New(ctx, nil, false)
+	known := newCache(ctx)
 	for i := range nodes {
 		known.AddNode(klog.FromContext(ctx), &nodes[i])
 	}

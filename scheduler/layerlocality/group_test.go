@@ -22,6 +22,9 @@ func scoreGroups(plugins *kubescheduler.Plugins) {
 	plugins.PlacementScore = kubescheduler.PluginSet{Enabled: []kubescheduler.Plugin{{Name: Name, Weight: 1}}}
 }
 
+// signatureOf returns the signature of a pod.
+func signatureOf(s *suite, pod *v1.Pod) fwk.PodSignature { return s.framework.SignPod(s.ctx, pod) }
+
 // joinGang makes a pod one of a group.
 func joinGang(pod *v1.Pod) {
 	pod.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: ptr.To("gang")}
@@ -29,6 +32,7 @@ func joinGang(pod *v1.Pod) {
 
 // assignment is a pod of a group on a node.
 type assignment struct {
+	fwk.ProposedAssignment
 	pod  *v1.Pod
 	node string
 }
@@ -46,7 +50,7 @@ func TestScorePlacement(t *testing.T) {
 	place := func(rack string, image string, on ...string) *fwk.PodGroupAssignments {
 		p := &fwk.PodGroupAssignments{Placement: &fwk.Placement{Name: rack}}
 		for i, node := range on {
-			p.ProposedAssignments = append(p.ProposedAssignments, assignment{pod(fmt.Sprint(rack, i), image), node})
+			p.ProposedAssignments = append(p.ProposedAssignments, assignment{pod: pod(fmt.Sprint(rack, i), image), node: node})
 		}
 		return p
 	}

@@ -379,7 +379,7 @@ func TestSignPod(t *testing.T) {
 			t.Errorf("%v signs like busybox", other.Spec.Containers)
 		}
 	}
-	if s.framework.SignPod(s.ctx, pod("p", "busybox")) == nil {
+	if signatureOf(s, pod("p", "busybox")) == nil {
 		t.Error("the framework cannot sign pods: opportunistic batching is off")
 	}
 }

@@ -1,6 +1,6 @@
 //go:build !kubernetes1.35
 
-package locality
+package locality_test
 
 import (
 	"strings"

@@ -131,8 +131,11 @@ func (t *Tracker) profileOf(pod *v1.Pod) *Profile {
 // Stats returns the size of the index.
 func (t *Tracker) Stats() index.Stats { return t.index.Stats() }
 
-// Follows reports whether the Tracker uses this informer of Nodes.
-func (t *Tracker) Follows(nodes cache.SharedIndexInformer) bool { return t.nodes == nodes }
+// Follows reports whether the Tracker uses this informer of Nodes. Since 1.37, factories wrap one informer anew for each
+// who asks.
+func (t *Tracker) Follows(nodes cache.SharedIndexInformer) bool {
+	return t.nodes.GetIndexer() == nodes.GetIndexer()
+}
 
 // nodeStatusSource is the name of NodeStatus as a source in the index.
 const nodeStatusSource = "NodeStatus"

@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -55,7 +54,7 @@ func TestFailedBinding(t *testing.T) {
 	}
 	attempt := func() {
 		state := framework.NewCycleState()
-		_, _ = plugin.PreBindPreFlight(t.Context(), state, pod, "n1")
+		plugin.preFlight(state, pod)
 		to(int(p.clock.Now().Sub(start).Seconds()) + 1)
 		plugin.PreBind(t.Context(), state, pod, "n1") // the same binding
 	}
@@ -163,11 +162,11 @@ func TestWarnsOnce(t *testing.T) {
 // warned has the names of the pods with events.
 type warned struct {
 	fwk.Handle
-	events.EventRecorderLogger
+	eventRecorder
 	pods []string
 }
 
-func (r *warned) EventRecorder() events.EventRecorderLogger { return r }
+func (r *warned) EventRecorder() eventRecorder { return r }
 
 func (r *warned) Eventf(regarding, _ runtime.Object, _, _, _, _ string, _ ...any) {
 	r.pods = append(r.pods, regarding.(*v1.Pod).Name)

@@ -78,7 +78,9 @@ func queued(name string, priority int32, came float64, slo string) *framework.Qu
 	if err != nil {
 		panic(err)
 	}
-	return &framework.QueuedPodInfo{PodInfo: info, Timestamp: start.Add(time.Duration(came * float64(time.Second)))}
+	waiting := &framework.QueuedPodInfo{PodInfo: info}
+	waiting.Timestamp = start.Add(time.Duration(came * float64(time.Second)))
+	return waiting
 }
 
 func TestOrder(t *testing.T) {
@@ -445,7 +447,7 @@ func TestQueueOfManyPods(t *testing.T) {
 		if i%3 > 0 {
 			_ = b.Observe(p) // others the queue sees before the Ledger does
 		}
-		q.Add(ctx, p)
+		addTo(ctx, q, p)
 	}
 	seen := map[types.UID]bool{}
 	for range many {
@@ -453,7 +455,7 @@ func TestQueueOfManyPods(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		seen[info.Pod.UID] = true
+		seen[any(info).(*framework.QueuedPodInfo).Pod.UID] = true
 	}
 	cancel()
 	events.Wait()
@@ -485,12 +487,12 @@ func BenchmarkQueue(b *testing.B) {
 						_ = known.Observe(p)
 					}
 					k := &keys{rules: newRules(args), respectPriority: true, states: ledger.NewReader(args).States, judge: known.Judge, now: known.Now, byID: map[types.UID]*queueEntry{}}
-					less = k.less
+					less = (&QosAware{host: &host{keys: k}}).Less
 				}
 				q := queue.NewTestQueue(ctx, less)
 				b.StartTimer()
 				for _, p := range pods {
-					q.Add(ctx, p)
+					addTo(ctx, q, p)
 				}
 				for range many {
 					if _, err := q.Pop(logger); err != nil {

@@ -22,11 +22,6 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/internal/frameworktest"
 )
 
-// onlyName is a plugin at no extension point.
-type onlyName struct{}
-
-func (onlyName) Name() string { return Name }
-
 // TestPodsOfGroupsDoNotPreemptAlone checks that a pod of a PodGroup leaves preemption to its group where
 // the cluster preempts by groups, and that it counts as one that found no room; another pod is tried.
 func TestPodsOfGroupsDoNotPreemptAlone(t *testing.T) {

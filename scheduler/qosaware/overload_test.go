@@ -102,7 +102,9 @@ func (c *cluster) add(workload, slo string, priority int32) *v1.Pod {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.waiting = append(c.waiting, &framework.QueuedPodInfo{PodInfo: info, Timestamp: c.clock.Now(), InitialAttemptTimestamp: ptr.To(c.clock.Now())})
+	waiting := &framework.QueuedPodInfo{PodInfo: info}
+	waiting.Timestamp, waiting.InitialAttemptTimestamp = c.clock.Now(), ptr.To(c.clock.Now())
+	c.waiting = append(c.waiting, waiting)
 	return pod
 }
 

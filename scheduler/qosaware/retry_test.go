@@ -33,6 +33,11 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
+// onlyName is a plugin at no extension point.
+type onlyName struct{}
+
+func (onlyName) Name() string { return Name }
+
 // BenchmarkRetry tries a pod that is urgent and fits nowhere on 5,000 full nodes with 10 pods each, none of which
 // may be preempted for it, by the framework's own filter of resources: what one of those costs that are
 // tried again every reconsiderEvery.
