@@ -10,3 +10,6 @@ import (
 
 // newCache returns kube-scheduler's own.
 func newCache(ctx context.Context) cache.Cache { return cache.New(ctx, nil, false) }
+
+// countsVolumes: ImageLocality counts the images of volumes.
+const countsVolumes = true

@@ -22,7 +22,7 @@ func TestPlugin(t *testing.T) {
 	if got := f.Scores(t, pod); !slices.Equal(got, []int64{10, 10}) {
 		t.Errorf("%v", got)
 	}
-	if f.SignPod(t.Context(), pod) == nil {
+	if f.Signature(t, pod) == nil {
 		t.Error("pods have no signature: kube-scheduler places each alone")
 	}
 }
