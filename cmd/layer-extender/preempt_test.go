@@ -54,7 +54,7 @@ func preempts(t *testing.T, overloaded ...string) (evicted []string, node string
 	server := httptest.NewServer(h.Handler(nil))
 	t.Cleanup(func() { server.Close(); cancel(); must(t, h.Close()) })
 	eventually(t, "the agent has synced", h.HasSynced)
-	informers := scheduler.NewInformerFactory(client, 0)
+	informers := schedulerInformers(client)
 	s, err := scheduler.New(ctx, client, informers, nil, profile.NewRecorderFactory(events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})),
 		scheduler.WithPodInitialBackoffSeconds(1), scheduler.WithPodMaxBackoffSeconds(1),
 		scheduler.WithExtenders(schedulerconfig.Extender{
