@@ -274,11 +274,12 @@ func (q *Queues) closeLocked(queue *Queue) {
 }
 
 // After how many failures in a row the registry itself counts as faulty,
-// instead of one broken key, and for how long it is then not asked.
+// instead of one broken key, and for how long it is then not asked: no longer than images that are named
+// once it answers again may wait.
 const (
 	toleratedFailures = 3
 	minPause          = time.Second
-	maxPause          = 5 * time.Minute
+	maxPause          = time.Minute
 )
 
 // Shared reports whether the queue is that of several registries.
