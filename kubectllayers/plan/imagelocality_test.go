@@ -149,7 +149,7 @@ func TestAsThePlugin(t *testing.T) {
 		"the same twice": podOf(image, image), "an init container": initial, "an image volume": volume,
 		"no container": {},
 	}
-	if !countsVolumes {
+	if !volumesExplained {
 		delete(pods, "an image volume")
 	}
 	for what, pod := range pods {
