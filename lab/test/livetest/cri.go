@@ -2,9 +2,7 @@ package livetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -45,29 +43,6 @@ func list(ctx context.Context, node *cluster.Node, filter *runtimeapi.ImageFilte
 		return nil, fmt.Errorf("%s: ListImages: %w", node.Name, err)
 	}
 	return answer.GetImages(), nil
-}
-
-// Stream calls CRI's StreamImages.
-func Stream(ctx context.Context, node *cluster.Node) ([]*runtimeapi.Image, error) {
-	cri, err := node.CRI()
-	if err != nil {
-		return nil, err
-	}
-	stream, err := cri.Image.StreamImages(ctx, &runtimeapi.StreamImagesRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("%s: StreamImages: %w", node.Name, err)
-	}
-	var images []*runtimeapi.Image
-	for {
-		part, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return images, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: StreamImages: %w", node.Name, err)
-		}
-		images = append(images, part.GetImages()...)
-	}
 }
 
 // Status calls CRI's ImageStatus. The result is nil if there is no such image.
