@@ -12,6 +12,3 @@ import (
 func schedulerInformers(client kubernetes.Interface) informers.SharedInformerFactory {
 	return scheduler.NewInformerFactory(client, 0)
 }
-
-// unknownAfterEviction is why TestPreemptsNotInVain is skipped; empty where it is not.
-const unknownAfterEviction = ""

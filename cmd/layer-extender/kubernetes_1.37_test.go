@@ -12,6 +12,3 @@ import (
 func schedulerInformers(client kubernetes.Interface) informers.SharedInformerFactory {
 	return scheduler.NewInformerFactory(client, 0, nil)
 }
-
-// unknownAfterEviction is why TestPreemptsNotInVain is skipped.
-const unknownAfterEviction = "with the scheduler of 1.37, a pod of this test is not bound after the eviction: why is not known yet"
