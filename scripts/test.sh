@@ -437,7 +437,7 @@ run() {
       [ -z "$inputs" ] || touch "$inputs"
       [ -n "$FULL" ] || echo $(((seconds + 59) / 60)) >"$CACHE/minutes/$name"
     else
-      say "$name: FAILED after $seconds s; from ${OUT#"$ROOT"/}/$name.log:"
+      say "$name: FAILED after $seconds s, with $(df -m --output=avail "$OUT" | tail -n 1) MB of disk and $(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo) MB of memory free; from ${OUT#"$ROOT"/}/$name.log:"
       failures "$OUT/$name.log" >&2
     fi
     printf '%s\t%d\t%d\t%d\t%d\n' "$name" "$seconds" "$cpu" "$(cat "$OUT/$name.exit")" "$((started - STARTED))" >>"$OUT/times.tsv"
@@ -504,8 +504,9 @@ summary() {
     mapfile -t records < <(find "$OUT" -name "$name*.json" -size +0 | sort)
     p=0 f=0 s=0
     if [ ${#records[@]} -gt 0 ]; then
-      read -r p f s < <(cat "${records[@]}" | jq -rn '
-        reduce (inputs | select(.Test) | .Action) as $a ({};
+      # A record of a run that was ended, or on a full disk, may stop inside a line.
+      read -r p f s < <(cat "${records[@]}" | jq -Rrn '
+        reduce (inputs | fromjson? | select(.Test) | .Action) as $a ({};
           if $a == "pass" or $a == "fail" or $a == "skip" then .[$a] += 1 else . end)
         | "\(.pass // 0) \(.fail // 0) \(.skip // 0)"')
       [ "$exit" = 0 ] || [ "$f" -gt 0 ] || f=1
@@ -521,8 +522,8 @@ summary() {
       sed -n 's/^skipped: /  skipped /p' "$OUT/$name.log" | cut -c1-300
     elif [ "$s" -gt 0 ]; then
       # One line for each package and reason, with the tests.
-      cat "${records[@]}" | jq -rn '
-        [[inputs | select(.Test)] | group_by(.Package + " " + .Test)[]
+      cat "${records[@]}" | jq -Rrn '
+        [[inputs | fromjson? | select(.Test)] | group_by(.Package + " " + .Test)[]
         | select(any(.Action == "skip"))
         | {package: (.[0].Package | split("/") | .[-1]), test: .[0].Test, reason: ([.[] | select(.Action == "output") | .Output
           | select(startswith("    ")) | gsub("^\\s+|\\s+$"; "") | sub("^[a-z_]+\\.go:[0-9]+: "; "")] | join(" "))}]
