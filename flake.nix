@@ -27,6 +27,13 @@
         }
       );
 
+      # Not among the checks: it needs KVM.
+      legacyPackages = perSystem (pkgs: {
+        nixosTest = pkgs.testers.runNixOSTest (import ./nix/nixos-test.nix self.nixosModules.default);
+      });
+
+      formatter = perSystem (pkgs: pkgs.nixfmt-tree);
+
       devShells = perSystem (pkgs: { default = import ./nix/shell.nix { inherit pkgs; }; });
 
       overlays.default = import ./nix/overlay.nix;

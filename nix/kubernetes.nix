@@ -1,5 +1,5 @@
-# kubernetes "kubelet", ...: one program of the patched Kubernetes. kube-scheduler
-# is ours, with the plugin LayerLocality: a module in the tree's own workspace.
+# kubernetes "kubelet", ...: one program of the patched Kubernetes. kube-scheduler, with the plugin LayerLocality,
+# layer-extender and kubectl-layers are ours: a module in the tree's own workspace.
 {
   buildGo126Module,
   lib,
@@ -10,7 +10,11 @@
 name:
 let
   version = pins.kubernetesVersion;
-  scheduler = name == "kube-scheduler";
+  ours = builtins.elem name [
+    "kube-scheduler"
+    "layer-extender"
+    "kubectl-layers"
+  ];
   stamp = {
     gitVersion = version;
     gitMajor = lib.versions.major (lib.removePrefix "v" version);
@@ -31,6 +35,7 @@ buildGo126Module (
     ldflags = [
       "-s"
       "-w"
+      "-X main.version=${version}"
     ]
     ++ lib.concatMap (
       package: lib.mapAttrsToList (key: value: "-X ${package}.${key}=${value}") stamp
@@ -46,16 +51,16 @@ buildGo126Module (
     installCheckPhase = verify version;
 
     meta = {
-      description = "${name} that knows the layers of images";
+      description = "${name}, with the layers of images";
       homepage = pins.repository;
       license = lib.licenses.asl20;
       platforms = lib.platforms.linux;
       mainProgram = name;
     };
   }
-  // lib.optionalAttrs scheduler {
+  // lib.optionalAttrs ours {
     postPatch = ''
-      bash ${import ./part.nix "scheduler"}/scripts/overlay.sh scheduler .
+      bash ${import ./part.nix name}/scripts/overlay.sh ${name} .
     '';
     modRoot = "layer-locality";
     tags = pins.schedulerTags;

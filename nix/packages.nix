@@ -15,15 +15,21 @@ let
     '';
   };
   callPackage = pkgs.newScope scope;
-  kubernetes = callPackage ./kubernetes.nix { };
+  inherit (pkgs.lib) genAttrs;
 in
 {
   crio = callPackage ./crio.nix { };
-  layer-resolver = callPackage ./resolver.nix { };
 }
-// pkgs.lib.genAttrs [
+// genAttrs [
   "kubelet"
   "kube-apiserver"
   "kube-controller-manager"
   "kube-scheduler"
-] kubernetes
+  "layer-extender"
+  "kubectl-layers"
+] (callPackage ./kubernetes.nix { })
+// genAttrs [
+  "layer-resolver"
+  "layer-agent"
+  "layer-prefetcher"
+] (callPackage ./own.nix { })

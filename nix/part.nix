@@ -8,27 +8,48 @@ let
     "scripts/lib.sh"
     "scripts/overlay.sh"
   ];
+  scheduler = overlay ++ [
+    "api"
+    "cmd/kube-scheduler"
+    "go.mod"
+    "imageref"
+    "memlimit"
+    "scheduler"
+  ];
   wanted =
     {
       cri-o = overlay ++ [ "crio" ];
       kubernetes = overlay ++ [ "kubelet/imagelayers" ];
-      scheduler = overlay ++ [
-        "api"
-        "cmd/kube-scheduler"
-        "go.mod"
-        "imageref"
-        "memlimit"
-        "scheduler"
+      kube-scheduler = scheduler;
+      layer-extender = scheduler ++ [
+        "cmd/layer-extender"
+        "extender"
       ];
-      resolver = [
+      kubectl-layers = scheduler ++ [
+        "cmd/kubectl-layers"
+        "kubectllayers"
+        "terminal"
+      ];
+      own = [
+        "agent"
         "api"
+        "cmd/layer-agent"
+        "cmd/layer-prefetcher"
         "cmd/layer-resolver"
         "go.mod"
         "go.sum"
         "imagemanifest"
         "imageref"
         "memlimit"
+        "prefetch"
         "resolver"
+        "scheduler/apis"
+        "scheduler/imagemanifests"
+        "scheduler/index"
+        "scheduler/internal"
+        "scheduler/locality"
+        "scheduler/nodelayers"
+        "scheduler/nodestatus"
         "terminal"
       ];
     }

@@ -87,6 +87,8 @@ tool_module() {
   kwok) echo "sigs.k8s.io/kwok $KWOK_VERSION" ;;
   helm) echo "helm.sh/helm/v4 $HELM_VERSION" ;;
   krew | validate-krew-manifest) echo "sigs.k8s.io/krew $KREW_VERSION" ;;
+  butane) echo "github.com/coreos/butane $BUTANE_VERSION" ;;
+  ignition-validate) echo "github.com/coreos/ignition/v2 $IGNITION_VERSION" ;;
   *) die "unknown tool '$1'" ;;
   esac
 }
@@ -139,7 +141,7 @@ enter_tool() {
   read -r module version <<<"$(tool_module "$name")"
   FLAGS=(-ldflags "-s -w") PACKAGE=. VERB=build
   case $name in
-  runc | critest | local-path-provisioner | kwok | helm | krew | validate-krew-manifest)
+  runc | critest | local-path-provisioner | kwok | helm | krew | validate-krew-manifest | butane | ignition-validate)
     tree=$(module_dir "$module" "$version")
     # The archives of some modules have vendor/modules.txt, and not what it lists.
     export GOFLAGS="$GOFLAGS -mod=readonly"
@@ -153,6 +155,8 @@ enter_tool() {
     ;;
   critest) VERB="test" PACKAGE=./cmd/critest FLAGS=(-c) ;;
   kwok | helm | krew | validate-krew-manifest) PACKAGE=./cmd/$name ;;
+  butane) PACKAGE=./internal ;;
+  ignition-validate) PACKAGE=./validate ;;
   # Without snapshotters that need C libraries, and with its version, as upstream's Makefile has it.
   containerd* | ctr)
     TAGS="no_btrfs no_zfs no_devmapper" FLAGS=(-ldflags "-s -w -X $module/version.Version=$version")
@@ -237,9 +241,7 @@ inputs() {
   tools/crictl | lab/* | patched/kube*) tree_hash kubernetes ;;
   esac
   case $1 in
-  patched/kube-scheduler) scheduler_hash ;;
-  patched/layer-extender) extender_hash ;;
-  patched/kubectl-layers) kubectl_hash ;;
+  patched/kube-scheduler | patched/layer-extender | patched/kubectl-layers) product_hash "$name" ;;
   patched/crio | patched/pinns) tree_hash cri-o ;;
   stock/crio | stock/pinns) pinned_version cri-o ;;
   stock/*) pinned_version kubernetes ;;

@@ -150,25 +150,16 @@ workspace_files() {
   (cd "$ROOT" && find . \( "${skip[@]}" -name go.mod -o -name go.sum \) -prune -o "$@" | sort)
 }
 
-# scheduler_product_files: the files that the binary kube-scheduler is made from.
-scheduler_product_files() {
-  (cd "$ROOT" && find "${SCHEDULER_PRODUCT[@]}" -type f ! -name README.md ! -name '*_test.go' | sort)
-}
-
-# extender_hash: everything layer-extender is made from.
-extender_hash() {
-  {
-    scheduler_hash
-    (cd "$ROOT" && find "${EXTENDER_PRODUCT[@]}" -type f ! -name README.md ! -name '*_test.go' | sort | xargs sha256sum)
-  } | sha256sum | cut -c1-16
-}
-
-# kubectl_hash: everything kubectl-layers is made from.
-kubectl_hash() {
-  {
-    scheduler_hash
-    (cd "$ROOT" && find "${KUBECTL_PRODUCT[@]}" -type f ! -name README.md ! -name '*_test.go' | sort | xargs sha256sum)
-  } | sha256sum | cut -c1-16
+# product_files kube-scheduler|layer-extender|kubectl-layers: the files that this program is made from.
+product_files() {
+  local folders=("${SCHEDULER_PRODUCT[@]}")
+  case $1 in
+  kube-scheduler) ;;
+  layer-extender) folders+=("${EXTENDER_PRODUCT[@]}") ;;
+  kubectl-layers) folders+=("${KUBECTL_PRODUCT[@]}") ;;
+  *) return 1 ;;
+  esac
+  (cd "$ROOT" && find "${folders[@]}" -type f ! -name README.md ! -name '*_test.go' | sort)
 }
 
 # scheduler_module: the go.mod of that code in a workspace, where it has no
@@ -178,12 +169,12 @@ scheduler_module() { grep -e '^module ' -e '^go ' "$ROOT/go.mod"; }
 # go_of GO.WORK: the version of Go that a workspace of Kubernetes must have to also hold that code.
 go_of() { sed -n 's/^go //p' "$1" "$ROOT/go.mod" | sort -V | tail -n 1; }
 
-# scheduler_hash: everything the patched kube-scheduler is made from.
-scheduler_hash() {
+# product_hash kube-scheduler|layer-extender|kubectl-layers: everything that this program is made from.
+product_hash() {
   {
     tree_hash kubernetes
     echo "$SCHEDULER_TAGS"
-    (cd "$ROOT" && scheduler_product_files | xargs -r sha256sum)
+    (cd "$ROOT" && product_files "$1" | xargs -r sha256sum)
   } | sha256sum | cut -c1-16
 }
 

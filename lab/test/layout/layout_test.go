@@ -204,14 +204,14 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// nixPart returns the folders and files that nix/part.nix takes for a program.
+// nixPart returns the folders and files that nix/part.nix takes for a part, without those of a list before them.
 func nixPart(t *testing.T, part string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "nix/part.nix"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := regexp.MustCompile(`(?s)\n      ` + part + ` = (?:overlay \+\+ )?\[(.*?)\]`).FindSubmatch(text)
+	list := regexp.MustCompile(`(?s)\n +` + part + ` = (?:\w+ \+\+ )?\[(.*?)\]`).FindSubmatch(text)
 	if list == nil {
 		t.Fatalf("nix/part.nix has no list %q", part)
 	}
@@ -222,11 +222,11 @@ func nixPart(t *testing.T, part string) []string {
 	return names
 }
 
-// TestNixVendorHash checks RESOLVER_VENDOR_HASH in versions.env: Nix refuses to build layer-resolver with another one,
-// and each change of go.mod makes another one. The hash is that of vendor/ as a Nix archive.
+// TestNixVendorHash checks OWN_VENDOR_HASH in versions.env: Nix refuses to build nix/own.nix with another one, and each
+// change of go.mod makes another one. The hash is that of vendor/ as a Nix archive.
 func TestNixVendorHash(t *testing.T) {
 	part := t.TempDir()
-	for _, name := range nixPart(t, "resolver") {
+	for _, name := range nixPart(t, "own") {
 		for file := range strings.Lines(output(t, "git", "ls-files", "-co", "--exclude-standard", "--", name)) {
 			file = strings.TrimSpace(file)
 			content, err := os.ReadFile(filepath.Join(root, file))
@@ -254,21 +254,20 @@ func TestNixVendorHash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "\nRESOLVER_VENDOR_HASH=sha256-" + base64.StdEncoding.EncodeToString(hash.Sum(nil)) + "\n"
+	want := "\nOWN_VENDOR_HASH=sha256-" + base64.StdEncoding.EncodeToString(hash.Sum(nil)) + "\n"
 	if !strings.Contains(string(pins), want) {
 		t.Errorf("versions.env: want%s", want)
 	}
 }
 
-// TestNixParts checks that nix/part.nix takes only those parts of this repository
-// from which a program is made. Otherwise an edit elsewhere causes a rebuild.
+// TestNixParts checks that nix/part.nix takes exactly those parts of this repository
+// from which programs are made. Otherwise an edit elsewhere causes a rebuild.
 func TestNixParts(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "nix/part.nix"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for part, program := range map[string]string{"scheduler": "cmd/kube-scheduler", "resolver": "cmd/layer-resolver"} {
-		var folders []string
+	folders := func(part string) (folders []string) {
 		for _, name := range nixPart(t, part) {
 			if info, err := os.Stat(filepath.Join(root, name)); err != nil {
 				t.Errorf("nix/part.nix, %s: %v", part, err)
@@ -276,7 +275,17 @@ func TestNixParts(t *testing.T) {
 				folders = append(folders, name)
 			}
 		}
-		compare(t, "nix/part.nix, "+part, folders, packages(t, "-deps", "-tags", "imagelayers", "./"+program))
+		return folders
+	}
+	made := func(programs ...string) []string {
+		return packages(t, append([]string{"-deps", "-tags", "imagelayers"}, programs...)...)
+	}
+	scheduler := folders("scheduler")
+	compare(t, "nix/part.nix, scheduler", scheduler, made("./cmd/kube-scheduler"))
+	compare(t, "nix/part.nix, own", folders("own"), made("./cmd/layer-resolver", "./cmd/layer-agent", "./cmd/layer-prefetcher"))
+	for _, part := range []string{"layer-extender", "kubectl-layers"} {
+		compare(t, "nix/part.nix, "+part, folders(part), slices.DeleteFunc(made("./cmd/"+part),
+			func(folder string) bool { return inFolders(scheduler, folder) }))
 	}
 	for part, folder := range map[string]string{"cri-o": "crio", "kubernetes": "kubelet/imagelayers"} {
 		if !regexp.MustCompile(`\n      ` + part + ` = overlay \+\+ \[ "` + folder + `" \]`).Match(text) {

@@ -94,7 +94,7 @@ same_modules() {
 }
 
 other_modules() {
-  flake build "$(edited versions.env 's/^RESOLVER_VENDOR_HASH=sha256-..../RESOLVER_VENDOR_HASH=sha256-AAAA/')#layer-resolver" --no-link
+  flake build "$(edited versions.env 's/^OWN_VENDOR_HASH=sha256-..../OWN_VENDOR_HASH=sha256-AAAA/')#layer-resolver" --no-link
 }
 
 # Our programs replace those of nixpkgs; everything else comes from nixpkgs.
@@ -137,15 +137,16 @@ check "every .nix file parses" parses
 check "Nix and the shell read the same pins" same_pins
 check "flake show" holds "package 'crio-${CRIO_VERSION#v}'" flake "flake show" "$TREE"
 PACKAGES=(crio kubelet)
+OTHERS=(kube-apiserver kube-controller-manager kube-scheduler layer-extender kubectl-layers layer-resolver layer-agent layer-prefetcher)
 if [ -n "${FULL:-}" ]; then
-  PACKAGES+=(kube-apiserver kube-controller-manager kube-scheduler layer-resolver)
+  PACKAGES+=("${OTHERS[@]}")
   check "flake check: every package builds and passes its own checks" flake "flake check" "$TREE" --print-build-logs
 else
   check "what flake check builds evaluates" flake eval "$TREE#checks.$SYSTEM" --json --apply 'builtins.mapAttrs (_: check: check.drvPath)'
-  skipped "kube-apiserver, kube-controller-manager, kube-scheduler and layer-resolver, built" "takes many minutes: make test STEP=nix"
+  skipped "${OTHERS[*]}, built" "takes many minutes: make test STEP=nix FULL=1"
 fi
 for name in "${PACKAGES[@]}"; do check "nix build .#$name" build "$name" "$name"; done
-for name in crio kubelet kube-apiserver kube-controller-manager kube-scheduler layer-resolver; do
+for name in crio kubelet "${OTHERS[@]}"; do
   check "$name for aarch64 evaluates" says aarch64-linux flake eval "$TREE#packages.aarch64-linux.$name.system" --raw
 done
 check "nix build gives crio" says "$(realpath "$STORE/roots/crio")" result_of flake build "$TREE"
@@ -177,14 +178,14 @@ done
 check "an edit of a document builds nothing again" rebuilt "" kubelet/imagelayers/README.md '1i more'
 check "an edit of a test builds nothing again" rebuilt "" kubelet/imagelayers/guard_test.go '1i //'
 check "an edit of CRI-O's overlay builds crio again" rebuilt "crio default" crio/imagelayers/layers.go '1i //'
-check "an edit of the plugin builds the scheduler again" rebuilt kube-scheduler scheduler/layerlocality/plugin.go '1i //'
-check "an edit of a patch builds what it patches again" rebuilt "kube-apiserver kube-controller-manager kube-scheduler kubelet" \
+check "an edit of the plugin builds what has it again" rebuilt "kube-scheduler kubectl-layers layer-extender" scheduler/layerlocality/plugin.go '1i //'
+check "an edit of a patch builds what it patches again" rebuilt "kube-apiserver kube-controller-manager kube-scheduler kubectl-layers kubelet layer-extender" \
   patches/kubernetes/0005-Kubelet-report-the-layers-of-images.patch '/^Subject:/s/$/ again/'
-check "an edit of the resolver builds it again" rebuilt layer-resolver cmd/layer-resolver/main.go '1i //'
+check "an edit of the resolver builds what is vendored with it again" rebuilt "layer-agent layer-prefetcher layer-resolver" cmd/layer-resolver/main.go '1i //'
 
 refuses "a patch whose context differs is refused" "does not apply exactly" series '/^@@ /{n;s/$/ /}'
 refuses "a patch whose lines have moved is refused" "does not apply exactly" series 's/^@@ -\([0-9,]*\) +/@@ -1\1 +1/'
-check "RESOLVER_VENDOR_HASH is that of layer-resolver's modules" same_modules
+check "OWN_VENDOR_HASH is that of the modules of nix/own.nix" same_modules
 refuses "modules with another hash are refused" "hash mismatch" other_modules
 for name in intact-crio intact-kubelet; do
   check "another program that says the right things is taken ($name)" broken "$name"
@@ -197,6 +198,8 @@ refuses "a stock kubelet is refused" "is not version" broken stock-kubelet
 
 check "the homepage of packages is this repository" says "$(repository_url)" flake eval "$TREE#crio.meta.homepage" --raw
 [ -z "${FULL:-}" ] || check "the overlay replaces our programs and no others" overlay_replaces
+check "the formatter evaluates" holds '\.drv' flake eval "$TREE#formatter.$SYSTEM.drvPath" --raw
+[ -z "${FULL:-}" ] || check "nix run .#kubectl-layers" holds "$KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION$" flake run "$TREE#kubectl-layers" -- --version
 check "the overlay keeps manual pages and the pause image" says true evaluated overlayKeeps
 check "the shell of contributors starts" holds "in shell" in_shell
 for name in moduleOption moduleOff moduleGates moduleRuntime moduleOverlay \
@@ -207,7 +210,7 @@ done
 check "the built crio pulls an image and reports its layers" pulls
 skipped "nixpkgs itself (its fetchers, buildGoModule, static libseccomp)" "cannot be fetched here"
 skipped "a build for aarch64" "needs such a machine, or binfmt emulation"
-skipped "NixOS" "its module system comes with nixpkgs; the module was evaluated alone"
+skipped "NixOS (nix build .#nixosTest)" "its module system comes with nixpkgs; the module was evaluated alone"
 
 # Keeps the results and the patched sources.
 nix store gc >/dev/null 2>&1

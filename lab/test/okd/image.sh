@@ -100,8 +100,42 @@ verify_units() {
   done
   (cd "$work/units" && systemd-analyze verify --man=no "${@/#/./}") >"$work/verify" 2>&1 && ! grep -F "$work/units" "$work/verify"
 }
+# deploy IMAGE: has the folder $work/machine boot the image next, as rpm-ostree does: with the files of /etc that were
+# changed before. The kernel, without which nothing boots, is an empty file.
+deploy() {
+  tree_of "$1"
+  mkdir -p "$work/tree/usr/lib/modules/0"
+  : >"$work/tree/usr/lib/modules/0/vmlinuz"
+  ostree --repo="$work/machine/ostree/repo" commit --branch=next --tree=dir="$work/tree" >/dev/null &&
+    ostree admin --sysroot="$work/machine" deploy --os=os next >/dev/null
+}
+next() { echo "$work/machine/ostree/deploy/os/deploy/$(ostree --repo="$work/machine/ostree/repo" rev-parse next).0"; }
+# edited: checks that the edits are in what boots next, as they were made.
+edited() { [ "$(cat "$(next)/etc/hosts" "$(next)/etc/crio/crio.conf.d/99-own.conf")" = "edited
+own" ]; }
+in_etc() { (cd "$(next)/etc" && find . -type f | sort); }
+# there_and_back BASE IMAGE
+there_and_back() {
+  local before there
+  mkdir "$work/machine"
+  { ostree admin --sysroot="$work/machine" init-fs "$work/machine" && ostree admin --sysroot="$work/machine" os-init os; } >/dev/null
+  deploy "$1" || return 1
+  echo edited >"$(next)/etc/hosts"
+  mkdir -p "$(next)/etc/crio/crio.conf.d"
+  echo own >"$(next)/etc/crio/crio.conf.d/99-own.conf"
+  before=$(in_etc)
+  deploy "$2" && edited || return 1
+  there=$(comm -13 <(echo "$before") <(in_etc))
+  echo "files in /etc that the image brings: $there"
+  [ -n "$there" ] || return 1
+  deploy "$1" && edited || return 1
+  diff <(echo "$before") <(in_etc)
+}
 for system in okd fcos; do
   if [ "$system" = okd ]; then image=$os_image units=(crio.service); else image=localhost/own/fcos units=(crio.service kubelet.service); fi
+  check "$system: from the base to the image and back, its files in /etc are gone, and edits stay" there_and_back "localhost/base/$system:5.0" "$image"
+  chattr -i "$work"/machine/ostree/deploy/os/deploy/*.0 2>/dev/null || true # as ostree leaves them
+  rm -rf "$work/machine"
   tree_of "$image"
   repository=$work/ostree-$system
   check "$system: ostree takes the tree" eval "ostree --repo='$repository' init --mode=archive && ostree --repo='$repository' commit --branch=os --tree=dir='$work/tree'"

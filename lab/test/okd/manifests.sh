@@ -38,6 +38,18 @@ refused "a misspelt field" 'unknown field .*osImageUrl' "$work/manifests/30-work
 refused "an osImageURL of another type" 'osImageURL: Invalid value' "$work/manifests/30-worker-os.yaml" 's/osImageURL: .*/osImageURL: [a]/'
 check "manifests: and they can be deleted" kubectl delete -f "$work/manifests"
 
+# ignition FILE: whether Ignition, which first writes it on a new node, takes the configuration of a MachineConfig.
+ignition() { kubectl create --dry-run=client -f "$1" -o json | jq .spec.config >"$work/config.ign" && "$BUILD/bin/tools/ignition-validate" "$work/config.ign"; }
+check "manifests: Ignition takes the drop-in" ignition "$work/manifests/20-worker-gate.yaml"
+sed 's,path: /etc/,path: etc/,' "$work/manifests/20-worker-gate.yaml" >"$work/wrong.yaml"
+refuses "manifests: Ignition refuses a file without an absolute path" 'not absolute' ignition "$work/wrong.yaml"
+# What docs/install-fcos.md has new nodes boot with.
+sed -n '/^variant: fcos/,/^```/p' docs/install-fcos.md | sed '$d' >"$work/node.bu"
+butane() { "$BUILD/bin/tools/butane" --strict --output "$work/node.ign" "$1" && "$BUILD/bin/tools/ignition-validate" "$work/node.ign"; }
+check "Fedora CoreOS: butane and Ignition take the configuration of new nodes" butane "$work/node.bu"
+sed 's/enabled: true/enable: true/' "$work/node.bu" >"$work/wrong.bu"
+refuses "Fedora CoreOS: butane refuses a misspelt field" 'enable' butane "$work/wrong.bu"
+
 # The kubelet itself reads the drop-in, says so, and ends: it has no lock file.
 gate_is() {
   manifests --image "$os_image" --gate "$1" >/dev/null

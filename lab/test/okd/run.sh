@@ -21,7 +21,7 @@ clean_up() {
 }
 
 say "binaries, packages, stand-in base images"
-scripts/build.sh tools registry etcd
+scripts/build.sh tools registry etcd butane ignition-validate
 scripts/build.sh patched kube-apiserver kube-controller-manager kubelet
 scripts/build.sh stock kube-apiserver kubectl
 rpm/rpms.sh --output "$work/rpms" cri-o kubelet openshift-kubelet

@@ -172,7 +172,7 @@ let
   }
   // lib.genAttrs [
     "buildah" "chromium" "cni-plugins" "conmon" "curl" "gawk" "gitMinimal" "gnumake" "go_1_26"
-    "iproute2" "iptables" "jq" "libseccomp" "nodejs" "openssl" "pkg-config" "procps" "protobuf"
+    "iproute2" "iptables" "jq" "libseccomp" "nixfmt-tree" "nodejs" "openssl" "pkg-config" "procps" "protobuf"
     "shellcheck" "skopeo" "util-linux"
   ] host;
 

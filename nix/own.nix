@@ -1,19 +1,20 @@
-# layer-resolver, from this repository's own go.mod.
+# own "layer-resolver", ...: one program that is built from this repository's own go.mod.
 {
   buildGo126Module,
   lib,
   pins,
   verify,
 }:
+name:
 buildGo126Module {
-  pname = "layer-resolver";
+  pname = name;
   version = lib.removePrefix "v" pins.kubernetesVersion;
 
-  src = import ./part.nix "resolver";
+  src = import ./part.nix "own";
   # The hash of what `go mod vendor` collects there; lab/test/nix/run.sh prints the
   # right one.
-  vendorHash = pins.RESOLVER_VENDOR_HASH;
-  subPackages = [ "cmd/layer-resolver" ];
+  vendorHash = pins.OWN_VENDOR_HASH;
+  subPackages = [ "cmd/${name}" ];
 
   env.CGO_ENABLED = "0";
   ldflags = [
@@ -27,10 +28,10 @@ buildGo126Module {
   installCheckPhase = verify pins.kubernetesVersion;
 
   meta = {
-    description = "Asks registries what the images of workloads consist of";
+    description = "${name}, of Layer Locality";
     homepage = pins.repository;
     license = lib.licenses.asl20;
     platforms = lib.platforms.linux;
-    mainProgram = "layer-resolver";
+    mainProgram = name;
   };
 }
