@@ -99,10 +99,10 @@ packages() {
 files() {
   local name
   cp -r --no-preserve=mode,ownership "$KIND/images/base/files/." "$rootfs/"
-  chmod 0755 "$rootfs"/usr/local/bin/* "$rootfs"/kind/bin/*
   rm "$rootfs"/etc/systemd/system/containerd*.service
   sed -i 's/containerd\.service/crio.service/' "$rootfs/etc/default/kubelet" "$rootfs/etc/systemd/system/undo-mount-hacks.service"
   cp -r --no-preserve=mode,ownership "$ROOT/kind/node/." "$rootfs/"
+  chmod 0755 "$rootfs"/usr/local/bin/* "$rootfs"/kind/bin/*
   mkdir -p "$rootfs/etc/kubernetes/manifests" "$rootfs/kind/manifests" "$rootfs/opt/cni"
   ln -s /usr/lib/cni "$rootfs/opt/cni/bin"
   constant defaultCNIManifest >"$rootfs/kind/manifests/default-cni.yaml"

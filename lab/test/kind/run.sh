@@ -37,7 +37,7 @@ withholds() {
 # needs: a runtime that makes do with the nodes' capabilities, and a registry in place of
 # docker.io.
 cluster_config() {
-  awk -v nodes="$1" -v root="$ROOT" -v aided="$(withholds && echo yes)" '
+  awk -v nodes="$1" -v root="$ROOT/lab" -v aided="$(withholds && echo yes)" '
     /^- role/ && ++n > nodes { next }
     { print }
     /^- role/ {
@@ -103,12 +103,12 @@ no_nodes() {
 }
 gone_from_kubeconfig() { [ ! -e "$WORK/kubeconfig" ] || ! grep layer-locality "$WORK/kubeconfig"; }
 
-# pod NAME IMAGE [NODE]: runs it, on that node or where the scheduler says.
+# pod NAME IMAGE [NODE [PULLPOLICY]]: runs it, on that node or where the scheduler says.
 pod() {
   kubectl apply -f - >/dev/null <<END
 {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "$1", "labels": {"app": "$1"}}, "spec": {
   "nodeName": "${3:-}", "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
-  "containers": [{"name": "main", "image": "$2", "resources": {"requests": {"cpu": "100m"}}}]}}
+  "containers": [{"name": "main", "image": "$2", "imagePullPolicy": "${4:-IfNotPresent}", "resources": {"requests": {"cpu": "100m"}}}]}}
 END
   kubectl wait --for=condition=Ready "pod/$1" --timeout=240s >/dev/null
 }
@@ -129,6 +129,33 @@ network() {
   check "and the Service's name, by CoreDNS" within 60 fetches web
   check "CoreDNS tells it kubernetes.default.svc.cluster.local" resolves
   check "a pod with a volume of kind's storage provisioner" volume
+}
+
+# load: what kind load brings, by way of kind/node/usr/local/bin/ctr.
+load() {
+  local kind
+  kind=$(go_tool sigs.k8s.io/kind "$KIND_VERSION")
+  install -D "$PEER" "$WORK/image/peer"
+  program_image "$WORK/loaded.tar" loaded.example.com/peer:v1 "$WORK/image" /peer
+  rm -r "$WORK/image"
+  check "kind load image-archive" "$kind" load image-archive "$WORK/loaded.tar" --name layer-locality
+  check "a pod with that image, which no registry has" pod loaded loaded.example.com/peer:v1 "$WORKER" Never
+  check "CRI-O lists its layer, uncompressed" lists_loaded
+  docker load --quiet --input "$WORK/loaded.tar" >/dev/null
+  docker tag loaded.example.com/peer:v1 peer:v2
+  check "kind load docker-image, of an image that is there under another name" "$kind" load docker-image peer:v2 --name layer-locality
+  check "a pod with its short name" pod loaded2 peer:v2 "${WORKER}2" Never
+  skopeo copy --quiet "docker-archive:$WORK/loaded.tar" "oci-archive:$WORK/oci.tar:loaded.example.com/peer:v3"
+  check "kind load image-archive of an OCI archive" "$kind" load image-archive "$WORK/oci.tar" --name layer-locality
+  check "a pod with that image" pod loaded3 loaded.example.com/peer:v3 "$WORKER" Never
+  tar -C "$WORK" -cf "$WORK/other.tar" cluster.yaml
+  refuses "kind load of something else" 'no archive of images' "$kind" load image-archive "$WORK/other.tar" --name layer-locality
+  refuses "ctr for anything else" 'this node has CRI-O' in_node "$WORKER" ctr images list
+}
+lists_loaded() {
+  in_node "$WORKER" crictl images -o json | jq -e --argjson size "$(stat -Lc %s "$PEER")" \
+    '[.images[] | select(any(.repoTags[]; endswith("/peer:v1") and startswith("loaded"))).spec.annotations
+      | to_entries[] | select(.key | startswith("imageLayer.sha256:")) | .value | tonumber | select(. > $size)] | length == 1'
 }
 field() { kubectl get "$1" -o "jsonpath={$2}"; }
 in_client() { kubectl exec client -- /peer "$@"; }
@@ -252,6 +279,7 @@ on_docker() {
   demos
   scenario
   network
+  load
   refusals
   cp_route
   down
