@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -91,7 +91,7 @@ const debugNote = "All nodes are rated, also those that are ruled out, of which 
 // ?placements=NAMESPACE/NAME get what is remembered of placing that pod, a placements.Answer;
 // those with ?savings get what all placements saved, placements.Savings. Of requests with ?spec, one is answered at a time.
 func (f *Factory) DebugHandler() http.Handler {
-	var describing sync.Mutex
+	describing := make(chan struct{}, 1)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !debugpage.Gets(w, r) {
 			return
@@ -150,11 +150,13 @@ func (f *Factory) DebugHandler() http.Handler {
 			}
 		}
 		if spec != "" {
-			if !describing.TryLock() {
-				http.Error(w, "another described pod is being rated: ask again", http.StatusTooManyRequests)
+			select {
+			case describing <- struct{}{}:
+				defer func() { <-describing }()
+			case <-time.After(describedWait):
+				http.Error(w, "other described pods are being rated: ask again", http.StatusTooManyRequests)
 				return
 			}
-			defer describing.Unlock()
 			if err := readSpec(spec, &pod.Spec); err != nil {
 				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
@@ -206,6 +208,9 @@ const (
 	maxSpec  = 64 << 10 // bytes of JSON
 	maxTerms = 100
 )
+
+// describedWait is how long such a request waits for its turn.
+const describedWait = 2 * time.Second
 
 // readSpec reads a PodSpec in JSON, which is untrusted.
 func readSpec(text string, into *v1.PodSpec) error {

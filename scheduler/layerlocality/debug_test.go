@@ -59,15 +59,19 @@ func TestDebugSpecIsBounded(t *testing.T) {
 	}
 
 	valid := spec(`"hostname":"h"`)
-	during := ""
+	during, next := "", make(chan string, 1)
 	s.plugin.nodes = hookedNodes{s.plugin.nodes, func() {
 		if during == "" {
 			during = "-" // the one inside is to be refused before it comes here
 			during = get(t.Context(), valid)
+			go func() { next <- get(t.Context(), valid) }()
 		}
 	}}
-	if got := get(t.Context(), valid); !strings.HasPrefix(got, "200 ") || !strings.HasPrefix(during, "429 another described pod is being rated: ask again") {
+	if got := get(t.Context(), valid); !strings.HasPrefix(got, "200 ") || !strings.HasPrefix(during, "429 other described pods are being rated: ask again") {
 		t.Errorf("%.300s; another one meanwhile: %.300s", got, during)
+	}
+	if got := <-next; !strings.HasPrefix(got, "200 ") {
+		t.Errorf("one that came shortly before the end: %.300s", got)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	s.plugin.nodes = hookedNodes{s.plugin.nodes, cancel}
