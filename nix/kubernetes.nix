@@ -1,7 +1,8 @@
-# kubernetes "kubelet", ...: one program of the patched Kubernetes. kube-scheduler, with the plugin LayerLocality,
-# layer-extender and kubectl-layers are ours: a module in the tree's own workspace.
+# kubernetes "kubelet", ...: one program of the patched Kubernetes. kube-scheduler
+# is ours, with the plugin LayerLocality: a module in the tree's own workspace.
 {
   buildGo126Module,
+  ldflags,
   lib,
   pins,
   source,
@@ -10,17 +11,7 @@
 name:
 let
   version = pins.kubernetesVersion;
-  ours = builtins.elem name [
-    "kube-scheduler"
-    "layer-extender"
-    "kubectl-layers"
-  ];
-  stamp = {
-    gitVersion = version;
-    gitMajor = lib.versions.major (lib.removePrefix "v" version);
-    gitMinor = lib.versions.minor (lib.removePrefix "v" version);
-    gitTreeState = "clean";
-  };
+  scheduler = name == "kube-scheduler";
 in
 buildGo126Module (
   {
@@ -32,17 +23,7 @@ buildGo126Module (
     subPackages = [ "cmd/${name}" ];
 
     env.CGO_ENABLED = "0";
-    ldflags = [
-      "-s"
-      "-w"
-      "-X main.version=${version}"
-    ]
-    ++ lib.concatMap (
-      package: lib.mapAttrsToList (key: value: "-X ${package}.${key}=${value}") stamp
-    ) [
-      "k8s.io/component-base/version"
-      "k8s.io/client-go/pkg/version"
-    ];
+    inherit ldflags;
 
     # Upstream's tests take hours; `make test` of this repository runs those of
     # the patched packages.
@@ -51,16 +32,16 @@ buildGo126Module (
     installCheckPhase = verify version;
 
     meta = {
-      description = "${name}, with the layers of images";
+      description = "${name} that knows the layers of images";
       homepage = pins.repository;
       license = lib.licenses.asl20;
       platforms = lib.platforms.linux;
       mainProgram = name;
     };
   }
-  // lib.optionalAttrs ours {
+  // lib.optionalAttrs scheduler {
     postPatch = ''
-      bash ${import ./part.nix name}/scripts/overlay.sh ${name} .
+      bash ${import ./part.nix "scheduler"}/scripts/overlay.sh scheduler .
     '';
     modRoot = "layer-locality";
     tags = pins.schedulerTags;

@@ -8,49 +8,36 @@ let
     "scripts/lib.sh"
     "scripts/overlay.sh"
   ];
-  scheduler = overlay ++ [
-    "api"
-    "cmd/kube-scheduler"
-    "go.mod"
-    "imageref"
-    "memlimit"
-    "scheduler"
-  ];
   wanted =
     {
       cri-o = overlay ++ [ "crio" ];
       kubernetes = overlay ++ [ "kubelet/imagelayers" ];
-      kube-scheduler = scheduler;
-      layer-extender = scheduler ++ [
-        "cmd/layer-extender"
-        "extender"
-      ];
-      kubectl-layers = scheduler ++ [
-        "cmd/kubectl-layers"
-        "kubectllayers"
-        "terminal"
+      scheduler = overlay ++ [
+        "api"
+        "cmd/kube-scheduler"
+        "go.mod"
+        "imageref"
+        "memlimit"
+        "scheduler"
       ];
       own = [
         "agent"
         "api"
+        "cmd/kubectl-layers"
         "cmd/layer-agent"
+        "cmd/layer-extender"
         "cmd/layer-prefetcher"
         "cmd/layer-resolver"
+        "extender"
         "go.mod"
         "go.sum"
         "imagemanifest"
         "imageref"
+        "kubectllayers"
         "memlimit"
         "prefetch"
         "resolver"
-        "scheduler/apis"
-        "scheduler/imagemanifests"
-        "scheduler/index"
-        "scheduler/internal/intern"
-        "scheduler/internal/objects"
-        "scheduler/locality"
-        "scheduler/nodelayers"
-        "scheduler/nodestatus"
+        "scheduler"
         "terminal"
       ];
     }

@@ -178,10 +178,10 @@ done
 check "an edit of a document builds nothing again" rebuilt "" kubelet/imagelayers/README.md '1i more'
 check "an edit of a test builds nothing again" rebuilt "" kubelet/imagelayers/guard_test.go '1i //'
 check "an edit of CRI-O's overlay builds crio again" rebuilt "crio default" crio/imagelayers/layers.go '1i //'
-check "an edit of the plugin builds what has it again" rebuilt "kube-scheduler kubectl-layers layer-extender" scheduler/layerlocality/plugin.go '1i //'
+check "an edit of the plugin builds what is made from its folder again" rebuilt "kube-scheduler kubectl-layers layer-agent layer-extender layer-prefetcher layer-resolver" scheduler/layerlocality/plugin.go '1i //'
 check "an edit of a patch builds what it patches again" rebuilt "kube-apiserver kube-controller-manager kube-scheduler kubectl-layers kubelet layer-extender" \
   patches/kubernetes/0005-Kubelet-report-the-layers-of-images.patch '/^Subject:/s/$/ again/'
-check "an edit of the resolver builds what is vendored with it again" rebuilt "layer-agent layer-prefetcher layer-resolver" cmd/layer-resolver/main.go '1i //'
+check "an edit of the resolver builds what is vendored with it again" rebuilt "kubectl-layers layer-agent layer-extender layer-prefetcher layer-resolver" cmd/layer-resolver/main.go '1i //'
 
 refuses "a patch whose context differs is refused" "does not apply exactly" series '/^@@ /{n;s/$/ /}'
 refuses "a patch whose lines have moved is refused" "does not apply exactly" series 's/^@@ -\([0-9,]*\) +/@@ -1\1 +1/'

@@ -25,7 +25,7 @@ else
 fi
 [ -z "$patches" ] || : "${patchPhase:?the shim applies no patches itself}"
 patchPhase=${patchPhase:-'runHook prePatch; runHook postPatch'}
-configurePhase='cd "${modRoot:-.}"'
+configurePhase='cd "${modRoot:-.}"; [ -z "$goModules" ] || cp -r "$goModules" vendor'
 buildPhase="runHook preBuild
 $buildPhase
 runHook postBuild"

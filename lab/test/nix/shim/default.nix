@@ -59,10 +59,6 @@ let
               outputHashMode = "recursive";
               outputHash = attributes.vendorHash;
             };
-        # nixpkgs does it in configurePhase.
-        preBuild = ''
-          if [ -n "$goModules" ]; then cp -r "$goModules" vendor; fi
-        '';
         buildPhase = ''
           for package in $subPackages; do
             go install ''${tags:+-tags "''${tags// /,}"} -ldflags "$ldflags -buildid=" "./$package"

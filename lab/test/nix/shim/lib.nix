@@ -6,6 +6,7 @@ rec {
     names: value: builtins.listToAttrs (map (name: { inherit name; value = value name; }) names);
   mapAttrsToList = f: set: map (name: f name set.${name}) (builtins.attrNames set);
   optionalAttrs = condition: set: if condition then set else { };
+  optionals = condition: list: if condition then list else [ ];
 
   hasPrefix = prefix: text: builtins.substring 0 (builtins.stringLength prefix) text == prefix;
   removePrefix =
