@@ -164,7 +164,7 @@ check "crio has seccomp" holds "^SeccompEnabled: *true$" "$STORE/roots/crio/bin/
 check "crio runs in a folder without store and libraries" runs_alone
 for name in "${PACKAGES[@]}"; do
   case $name in
-  kube*)
+  kube-* | kubelet)
     check "$name is $KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION" \
       says "Kubernetes $KUBERNETES_VERSION+layerlocality.$LAYERLOCALITY_REVISION" "$STORE/roots/$name/bin/$name" --version
     ;;
