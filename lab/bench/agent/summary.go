@@ -140,6 +140,7 @@ func (r *Result) Write(w io.Writer) error {
 	row("of it heap and stacks", "%.1f", func(n *Node) float64 { return mib(n.Reader.Anonymous) })
 	row("resident memory of publish (MiB)", "%.1f", func(n *Node) float64 { return mib(n.Publisher.RSS) })
 	row("of it heap and stacks", "%.1f", func(n *Node) float64 { return mib(n.Publisher.Anonymous) })
+	row("of both, the program's pages counted once (MiB)", "%.1f", func(n *Node) float64 { return mib(n.onNode()) })
 	row("processor time without changes (thousandths)", "%.2f", func(n *Node) float64 { return n.milliCPU(r.Config.Idle) })
 	if err := table.Flush(); err != nil {
 		return err
@@ -155,6 +156,12 @@ func (r *Result) Write(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "agent images=%d first_ms=%.0f list_ms=%.1f rss_mib=%.1f seen_p50_ms=%.0f seen_p99_ms=%.0f pull_ratio=%.3f idle_mcpu=%.2f\n",
 		r.Config.Images, ms(s.First), ms(s.List), mib(s.RSS), ms(s.SeenP50), ms(s.SeenP99), s.PullRatio, s.IdleMilliCPU)
 	return err
+}
+
+// onNode returns what both containers take of the node, in bytes: they map the same file.
+func (n *Node) onNode() int64 {
+	r, p := n.Reader, n.Publisher
+	return r.Anonymous + p.Anonymous + max(r.RSS-r.Anonymous, p.RSS-p.Anonymous)
 }
 
 func median[T cmp.Ordered](values []T) T { return timing.Percentile(values, 50) }

@@ -54,6 +54,9 @@ func TestWrite(t *testing.T) {
 			t.Errorf("it lacks %q:\n%s", want, &out)
 		}
 	}
+	if want := "counted once (MiB) 20.0 16.0 "; !strings.Contains(strings.Join(strings.Fields(out.String()), " "), want) {
+		t.Errorf("it lacks %q:\n%s", want, &out)
+	}
 }
 
 // The pulls of a node without an agent are in the table, and count for no goal.
