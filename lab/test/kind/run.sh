@@ -136,6 +136,8 @@ load() {
   local kind
   kind=$(go_tool sigs.k8s.io/kind "$KIND_VERSION")
   install -D "$PEER" "$WORK/image/peer"
+  # Otherwise it is an image that the kubelet pulled by another name, whose credentials it would check.
+  echo loaded >"$WORK/image/loaded"
   program_image "$WORK/loaded.tar" loaded.example.com/peer:v1 "$WORK/image" /peer
   rm -r "$WORK/image"
   check "kind load image-archive" "$kind" load image-archive "$WORK/loaded.tar" --name layer-locality
