@@ -52,8 +52,9 @@ const (
 // confirmed.
 var share = [levels]int{Confirming: 8, Spare: 64}
 
-// add adds an item. One that is there already keeps the earlier time and the more urgent
-// level, and moves to the namespace that waits for less.
+// add adds an item. One that is there already keeps the earlier time and the more urgent level. If it
+// is due, it keeps its place, too, unless it has its turn sooner in the other namespace: a tenant who names
+// others' images again and again delays none of them.
 func (f *fairQueue) add(now time.Time, added *item) {
 	if f.items == nil {
 		f.items = map[string]*item{}
@@ -67,6 +68,9 @@ func (f *fairQueue) add(now time.Time, added *item) {
 		return
 	}
 	if old != nil {
+		if old.place != nil && old.level <= added.level && (added.namespace == old.namespace || !f.sooner(old, added.namespace)) {
+			return
+		}
 		added.merge(old)
 		f.unlink(old)
 	}
@@ -156,6 +160,20 @@ func (f *fairQueue) waiting(namespace string) int {
 		}
 	}
 	return sum
+}
+
+// sooner reports whether an item that is due has fewer turns to wait for in another namespace, at its end.
+func (f *fairQueue) sooner(i *item, namespace string) bool {
+	turns := f.waiting(namespace)
+	if of := f.ready[i.level].namespaces[namespace]; of != nil {
+		turns += (max(0, of.owed) + perTurn - 1) / perTurn
+	}
+	for before := i.place.Prev(); before != nil; before = before.Prev() {
+		if turns--; turns < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // next returns when something is due; false if nothing will be. What is due already

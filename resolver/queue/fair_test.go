@@ -161,6 +161,54 @@ func TestSharedImageTakesTheShorterTurn(t *testing.T) {
 	}
 }
 
+// An image keeps its place when it is named again, unless it has its turn sooner with another namespace.
+func TestNamedAgain(t *testing.T) {
+	var f fairQueue
+	now := time.Now()
+	name := func(key, namespace string) { f.add(now, &item{key: key, namespace: namespace, due: now}) }
+	for i := range 20 {
+		name(fmt.Sprint("a", i), "a")
+		name(fmt.Sprint("b", i), "b")
+	}
+	// By a tenant without images of its own, and by one whose images wait, too.
+	for range 100 {
+		for i := range 3 {
+			name(fmt.Sprint("a", i), "b")
+			name(fmt.Sprint("a", i), "a")
+		}
+	}
+	name("b19", "c")
+	var keys []string
+	for i := f.take(now); i != nil; i = f.take(now) {
+		keys = append(keys, i.key)
+		f.done(now, i, 1)
+	}
+	for i := range 3 {
+		if at := slices.Index(keys, fmt.Sprint("a", i)); at > 2*i+2 {
+			t.Errorf("a%d, which others named again and again, is number %d", i, at+1)
+		}
+	}
+	if at := slices.Index(keys, "b19"); at > 2 {
+		t.Errorf("b19, which a new namespace names too, is number %d", at+1)
+	}
+	// An image far behind in a flood comes sooner with those of a tenant who has some waiting.
+	for i := range 1000 {
+		name(fmt.Sprint("flood", i), "flood")
+	}
+	for i := range 5 {
+		name(fmt.Sprint("own", i), "own")
+	}
+	name("flood999", "own")
+	keys = nil
+	for i := f.take(now); i != nil; i = f.take(now) {
+		keys = append(keys, i.key)
+		f.done(now, i, 1)
+	}
+	if at := slices.Index(keys, "flood999"); at > 12 || len(keys) != 1005 {
+		t.Errorf("an image of a flood that another tenant names is number %d of %d", at+1, len(keys))
+	}
+}
+
 // What was asked for earlier, or more urgently, stays so when it is asked for again.
 func TestAskedAgainLater(t *testing.T) {
 	keys := order(t, func(q *testQueues) {
