@@ -153,6 +153,8 @@ func (f *Factory) DebugHandler() http.Handler {
 			select {
 			case describing <- struct{}{}:
 				defer func() { <-describing }()
+			case <-r.Context().Done():
+				return // nobody waits for the answer
 			case <-time.After(describedWait):
 				http.Error(w, "other described pods are being rated: ask again", http.StatusTooManyRequests)
 				return
