@@ -1,4 +1,4 @@
-// Package documented compares tables of docs with the constants that they name.
+// Package documented compares tables of documents with the constants that they name.
 package documented
 
 import (
@@ -25,11 +25,15 @@ const (
 // value is a number in a table, and the constant of which it is the value: 4 MiB<!--agent/manifest.MaxBytes-->.
 var value = regexp.MustCompile(`(?:(\d[\d.,]*(?: (?:ms|s|min|h|%|[KMGT]iB))?)|.?)<!--([\w/]+\.\w+)-->`)
 
-// TestValues: docs have the values of the code. With the environment variable UPDATE_DOCS it writes them.
+// TestValues: documents have the values of the code. With the environment variable UPDATE_DOCS it writes them.
 func TestValues(t *testing.T) {
-	pages, err := filepath.Glob(root + "/docs/*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatal(pages, err)
+	var pages []string
+	for _, pattern := range []string{"docs/*.md", "*/README.md", "*/*/README.md"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(found) == 0 {
+			t.Fatal(pattern, err)
+		}
+		pages = append(pages, found...)
 	}
 	code, found := &source{packages: map[string]*types.Package{}}, 0
 	for _, page := range pages {
