@@ -31,14 +31,27 @@ func countRequests(work func(context.Context, *queue.Queue, string)) queue.Work 
 	}
 }
 
-// ask queues an image to be worked on now. Images that were not asked for yet go
+// ask queues an image for when something is due about it. Images that were not asked for yet go
 // first: what the next leader finds refused can wait for them.
 func (r *Resolver) ask(image usage.Image) {
 	level := queue.Resolving
-	if r.due(image).known != nil || r.attempts.of(image).Reason != "" {
+	if r.attempts.of(image).Reason != "" {
 		level = queue.Confirming
 	}
-	r.enqueue(image, 0, level)
+	r.askAt(level, image)
+}
+
+// askAt queues an image for when something is due about it, and not at all if nothing will be: an image that is
+// known takes no turn from those that are not, however often it is named. The level is that of an image of which
+// nothing is known.
+func (r *Resolver) askAt(level queue.Level, image usage.Image) {
+	next := r.due(image)
+	if next.known != nil {
+		level = queue.Confirming
+	}
+	if next.after >= 0 {
+		r.enqueue(image, next.after, level)
+	}
 }
 
 // askForNew asks for images that nothing used before, or not with the pull secrets
@@ -52,7 +65,7 @@ func (r *Resolver) askForNew(c usage.WorkloadImages, added []usage.Image) {
 				r.attempts.addPendingNotice(image.Key, c.Pull.Namespace)
 			}
 		}
-		r.enqueue(image, 0, queue.Resolving)
+		r.askAt(queue.Resolving, image)
 	}
 }
 

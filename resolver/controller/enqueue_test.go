@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
+	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
 // The queues are given the number of requests that the work on an image took.
@@ -32,5 +34,28 @@ func TestRequestsAreCounted(t *testing.T) {
 	work(1) // and how the registry authenticates
 	if none, one, many := work(0), work(1), work(10); none != 0 || one == 0 || many != 10*one {
 		t.Errorf("%d requests for no question, %d for one, %d for ten", none, one, many)
+	}
+}
+
+// An image that is known waits for no turn, however often others name it: what is not known yet would wait behind it.
+func TestKnownTakesNoTurn(t *testing.T) {
+	const tag = "reg/x:1"
+	pinned := "reg/x@" + hash("a")
+	r, s, _ := newTestResolver(t, &fakeRegistry{})
+	keys := queued(t, r)
+	for _, known := range []string{tag, pinned} {
+		s.wrote(s.Resolved(t.Context(), known, plain(hash("a")), amd64))
+	}
+	for i := range 3 {
+		c := imagesFor(fmt.Sprint("w-", i), "others", tag, pinned)
+		r.usage.Set(c)
+		r.askForNew(c, []usage.Image{one(tag), one(pinned)})
+	}
+	if r.ask(one(pinned)); r.queues.Len() != 1 {
+		t.Errorf("%d images wait, want the tag, until it is confirmed", r.queues.Len())
+	}
+	r.usage.Set(imagesFor("w", "ns", "reg/new:1"))
+	if r.ask(one("reg/new:1")); <-keys != "reg/new:1" {
+		t.Error("an image that is known was worked on")
 	}
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -91,7 +92,7 @@ func (l *lockedRegistry) Digest(ctx context.Context, _ string, keychains []authn
 	return hash("a"), err
 }
 
-// asker is a namespace whose workload has a pull secret of a user; no secret for "".
+// asker is a namespace whose workload has a pull secret of a user; no secret for "", that of another registry for "elsewhere".
 func asker(namespace, user string) (usage.WorkloadImages, *corev1.Secret) {
 	c := imagesFor("w", namespace, privateImage)
 	c.Pull.ServiceAccount = usage.DefaultAccount
@@ -101,6 +102,9 @@ func asker(namespace, user string) (usage.WorkloadImages, *corev1.Secret) {
 	c.Pull.Secrets = "pull-of-" + namespace
 	s := secret(c.Pull.Secrets, user)
 	s.Namespace = namespace
+	if user == "elsewhere" {
+		s.Data[corev1.DockerConfigJsonKey] = bytes.ReplaceAll(s.Data[corev1.DockerConfigJsonKey], []byte("reg.example.com"), []byte("other.example.com"))
+	}
 	return c, s
 }
 
@@ -126,6 +130,26 @@ func privateWorld(t *testing.T, l *lockedRegistry, publish bool, users map[strin
 		r.usage.Set(c)
 	}
 	return r, s, told
+}
+
+// A workload without pull secrets for the registry names an image that everybody may pull: the pull secrets of others who
+// name it cost it no requests.
+func TestOthersSecretsAreNotTried(t *testing.T) {
+	for name, users := range map[string]map[string]string{
+		"no secret":             {"owner": "", "a-thief": "guessed", "thief": "guessed"},
+		"of another registry":   {"owner": "elsewhere", "a-thief": "guessed", "thief": "guessed"},
+		"all of them have some": {"owner": "guessed", "thief": "guessed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &lockedRegistry{open: true}
+			r, s, _ := privateWorld(t, l, false, users)
+			r.work(t.Context(), &queue.Queue{}, privateImage)
+			s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
+			if alone := slices.Equal(l.users, []string{""}); alone != (users["owner"] != "guessed") {
+				t.Errorf("asked as %q", l.users)
+			}
+		})
+	}
 }
 
 // What the secret of one namespace opens is not published, and nobody else learns of the

@@ -93,8 +93,7 @@ func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 	r.metrics.looked.Inc()
 	image, log := usage.ImageOf(key), r.log.WithValues("image", key)
 
-	next := r.due(image)
-	if next.task != nothing {
+	if next := r.due(image); next.task != nothing {
 		err := r.do(ctx, log, q, next)
 		if ctx.Err() != nil {
 			return // the next leader does it
@@ -115,11 +114,8 @@ func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 			r.enqueue(image, wait, queue.Resolving)
 			return
 		}
-		next = r.due(image)
 	}
-	if next.after >= 0 {
-		r.enqueue(image, next.after, queue.Confirming)
-	}
+	r.askAt(queue.Confirming, image)
 }
 
 // do does a task and writes the outcome. A refusal by a registry is an outcome
@@ -184,15 +180,31 @@ func (r *Resolver) lookUp(ctx context.Context, log logr.Logger, queue *queue.Que
 	if t.known != nil {
 		references = []string{t.reference}
 	}
-	found.learned, found.refusals = r.withSecrets(ctx, log, t.image, references)
-	if found.learned == nil && found.refusals == nil && ctx.Err() == nil {
-		found.learned, found.refusals = r.find(ctx, references, r.credentials.ForAll())
-	}
+	found.learned, found.refusals = r.question(ctx, log, t.image, references)
 	if answer := found.learned; answer != nil && ctx.Err() == nil {
 		r.answered(queue, found.question)
 		log.V(1).Info("Resolved", "reference", answer.reference, "digest", answer.found.Digest, "manifests", len(answer.found.Manifests))
 	}
 	return found
+}
+
+// question asks for an image with pull secrets, and then as everybody may; as everybody first, if a namespace that
+// names the image has none for it: those of others cost it no requests.
+func (r *Resolver) question(ctx context.Context, log logr.Logger, image usage.Image, references []string) (answer *learned, public []refusal) {
+	secrets := r.nextSecrets(ctx, image)
+	if slices.ContainsFunc(secrets, func(o *pullsecrets.OfNamespace) bool { return o.None(ctx, references) }) {
+		if answer, public = r.find(ctx, references, r.credentials.ForAll()); answer != nil || ctx.Err() != nil {
+			return answer, public
+		}
+	}
+	answer, private := r.withSecrets(ctx, log, image, references, secrets)
+	switch {
+	case answer != nil || private != nil:
+		return answer, private
+	case public == nil && ctx.Err() == nil:
+		return r.find(ctx, references, r.credentials.ForAll())
+	}
+	return nil, public
 }
 
 // answered notes that a registry answered a question.
@@ -217,12 +229,12 @@ func (r *Resolver) digest(ctx context.Context, t todo) (string, error) {
 	return "", public
 }
 
-// withSecrets asks for an image with pull secrets, one namespace's at a time. It returns an
+// withSecrets asks for an image with these pull secrets, one namespace's at a time. It returns an
 // answer that may be published. If pull secrets opened an image that is not for everybody,
 // it returns what the registry answers to everybody instead. If they opened none, it
 // returns nothing.
-func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, image usage.Image, references []string) (answer *learned, public []refusal) {
-	for _, own := range r.nextSecrets(ctx, image) {
+func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, image usage.Image, references []string, secrets []*pullsecrets.OfNamespace) (answer *learned, public []refusal) {
+	for _, own := range secrets {
 		found := r.openedBy(ctx, log, own, image, references)
 		if found == nil {
 			continue

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distribution/reference"
 	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
 	corev1 "k8s.io/api/core/v1"
@@ -114,6 +115,20 @@ type OfNamespace struct {
 	Keychains []authn.Keychain
 	// Problems of the others.
 	Problems []string
+}
+
+// None reports whether the namespace has workloads whose kubelets ask for these references without pull secrets: none
+// of its secrets is for their registries, and none is broken.
+func (o *OfNamespace) None(ctx context.Context, references []string) bool {
+	own := append(slices.Clone(o.Keychains), keychains.NotAnonymously)
+	return len(o.Problems) == 0 && !slices.ContainsFunc(references, func(of string) bool {
+		named, err := reference.ParseNormalizedNamed(of)
+		if err != nil {
+			return false // nobody asks for it
+		}
+		found, err := keychains.For(ctx, reference.Domain(named), reference.Path(named), own)
+		return err != nil || len(found) > 0
+	})
 }
 
 // ByNamespace reads pull secrets, and returns those of each namespace by themselves, in
