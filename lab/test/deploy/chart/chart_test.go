@@ -129,7 +129,7 @@ func kustomized(t *testing.T, folders ...string) map[string]object {
 }
 
 func TestLint(t *testing.T) {
-	for _, set := range [][]string{nil, {"agent.enabled=true", `agent.runtime="k3s"`, "extender.enabled=true"}} {
+	for _, set := range [][]string{nil, {"agent.enabled=true", `agent.runtime="k3s"`, "extender.enabled=true", "annotator.enabled=true"}} {
 		args := []string{"lint", "--strict", "--namespace=kube-system", "--kube-version=1.36.5", chart}
 		for _, value := range set {
 			args = append(args, "--set-json="+value)
@@ -159,6 +159,7 @@ func TestEqualsKustomizations(t *testing.T) {
 		"k3s":          {"1.36.5+k3s1", append([]string{"agent.enabled=true", `agent.runtime="k3s"`}, off...), []string{"agent/k3s"}},
 		"cri-o":        {"1.36.5", append([]string{"agent.enabled=true", `agent.runtime="cri-o"`}, off...), []string{"agent/cri-o"}},
 		"extender":     {"1.35.1", append([]string{"extender.enabled=true"}, off...), []string{"extender"}},
+		"annotator":    {"1.35.1", append([]string{"annotator.enabled=true"}, off...), []string{"extender/annotator"}},
 		"prefetcher":   {"1.36.5", append([]string{"prefetcher.enabled=true"}, off...), []string{"prefetcher"}},
 		"all":          {"1.36.5", []string{"agent.enabled=true", `agent.runtime="cri-o"`, "extender.enabled=true"}, []string{scheduler, resolver, "agent/cri-o", "extender"}},
 		"network policies": {
@@ -180,7 +181,7 @@ func TestEqualsKustomizations(t *testing.T) {
 func TestPods(t *testing.T) {
 	pinned := filepath.Join(t.TempDir(), "deploy")
 	must(t, lint.Pin(deployed, pinned))
-	all := []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", "extender.enabled=true", "prefetcher.enabled=true"}
+	all := []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", "extender.enabled=true", "annotator.enabled=true", "prefetcher.enabled=true"}
 	for _, more := range [][]string{
 		{`agent.runtime="containerd"`},
 		{`agent.runtime="k3s"`, `agent.nodeSelector={"pool":"a"}`, "scheduler.byNamespace=true", "scheduler.serverRoles=true"},

@@ -18,7 +18,7 @@ import (
 )
 
 // everything turns on every part.
-var everything = []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="containerd"`, "extender.enabled=true", "prefetcher.enabled=true"}
+var everything = []string{"networkPolicy.enabled=true", `networkPolicy.apiServers=["192.0.2.1/32"]`, "agent.enabled=true", `agent.runtime="containerd"`, "extender.enabled=true", "annotator.enabled=true", "prefetcher.enabled=true"}
 
 // odd are the values of the chart, each with one that is not its default, and what the lint says of it.
 var odd = map[string]struct{ value, problem string }{
@@ -40,7 +40,7 @@ var odd = map[string]struct{ value, problem string }{
 }
 
 func init() {
-	for _, part := range []string{"scheduler", "resolver", "agent", "extender", "prefetcher"} {
+	for _, part := range []string{"scheduler", "resolver", "agent", "extender", "annotator", "prefetcher"} {
 		for name, value := range map[string]string{
 			"enabled": "false", "digest": `"sha256:` + strings.Repeat("b", 64) + `"`,
 			// Only the one that is given: requests and security stay.
@@ -50,6 +50,9 @@ func init() {
 		} {
 			problem := map[string]string{"priorityClassName": `: priority class "mine"`}[name]
 			odd[part+"."+name] = struct{ value, problem string }{value, problem}
+		}
+		if part == "annotator" {
+			delete(odd, part+".digest") // the extender's
 		}
 		if part != "agent" {
 			odd[part+".extraArgs"] = struct{ value, problem string }{`["--v=4"]`, ""}
