@@ -166,7 +166,7 @@ func (f *fairQueue) waiting(namespace string) int {
 func (f *fairQueue) sooner(i *item, namespace string) bool {
 	turns := f.waiting(namespace)
 	if of := f.ready[i.level].namespaces[namespace]; of != nil {
-		turns += (max(0, of.owed) + perTurn - 1) / perTurn
+		turns += max(0, of.owed) / perTurn
 	}
 	for before := i.place.Prev(); before != nil; before = before.Prev() {
 		if turns--; turns < 0 {
@@ -213,7 +213,7 @@ type roundRobin struct {
 type tenantQueue struct {
 	namespace string
 	items     list.List // of *item, the oldest first
-	// owed are the requests that its items took beyond perTurn each. It lets turns go by for them.
+	// owed are the requests that its items took beyond perTurn each. It lets a turn go by for each perTurn of them.
 	owed int
 	// place in fresh or in order. A namespace has one, however often its items come and go.
 	place *list.Element
@@ -273,7 +273,7 @@ func (r *roundRobin) next() *item {
 		}
 		t.place = r.order.PushBack(t)
 		switch {
-		case t.owed > 0:
+		case t.owed >= perTurn, t.owed > 0 && t.items.Len() == 0:
 			t.owed -= perTurn
 			r.turns++ // it was its turn
 		case t.items.Len() > 0:

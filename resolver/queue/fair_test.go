@@ -107,6 +107,33 @@ func TestTurnsAreWorthRequests(t *testing.T) {
 	}
 }
 
+// A namespace whose images take one request more than a turn is worth loses a turn when these are a turn, and not
+// with the first one.
+func TestSmallDebts(t *testing.T) {
+	now := time.Now()
+	var f fairQueue
+	for n := range 2 * perTurn {
+		for _, namespace := range []string{"dear", "other"} {
+			f.add(now, &item{key: fmt.Sprint(namespace, " ", n), namespace: namespace, due: now})
+		}
+	}
+	others := 0
+	for dear := 0; dear <= perTurn; {
+		i := f.take(now)
+		if f.done(now, i, map[string]int{"dear": perTurn + 1, "other": perTurn}[i.namespace]); i.namespace == "other" {
+			others++
+			continue
+		}
+		want := dear
+		if dear == perTurn {
+			want++
+		}
+		if dear++; others != want {
+			t.Errorf("image %d comes after %d of others, want %d", dear, others, want)
+		}
+	}
+}
+
 // New images, however many, do not keep tags from being confirmed, nor what no workload
 // names from being asked for.
 func TestNoLevelStarves(t *testing.T) {
