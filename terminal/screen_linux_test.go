@@ -2,42 +2,14 @@ package terminal
 
 import (
 	"bytes"
-	"fmt"
-	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/layer-locality/layer-locality/internal/testkit"
 )
-
-// pseudoTerminal returns both ends of a terminal of 80 columns.
-func pseudoTerminal(t *testing.T) (master, slave *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { master.Close() })
-	fd := int(master.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if slave, err = os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { slave.Close() })
-	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
-		t.Fatal(err)
-	}
-	return master, slave
-}
 
 // Only what this package itself writes controls a terminal, and only if there is one.
 func TestScreen(t *testing.T) {
-	master, slave := pseudoTerminal(t)
+	master, slave := testkit.Terminal(t, 80)
 	for _, c := range []struct{ noColor, term, want string }{
 		{"", "xterm", "\x1b[H\x1b[2J\x1b[2ma\uFFFD[1mb\r\n\x1b[22m"}, {"1", "xterm", "\x1b[H\x1b[2Ja\uFFFD[1mb\r\n"}, {"", "dumb", "\x1b[H\x1b[2Ja\uFFFD[1mb\r\n"},
 	} {

@@ -15,7 +15,7 @@ var adviceColumns = []output.Column{
 	{Title: "ABOUT", Means: "a layer of the proposed base, a repository, a tag, or nodes"},
 	{Title: "SAVES", Means: "compressed bytes that all nodes would hold less"},
 	{Title: "A PULL", Means: "what a pull of one of the images takes at the most that it need not"},
-	{Title: "ADVICE", Means: "what to change"},
+	{Title: "ADVICE", Prose: true, Means: "what to change"},
 	{Title: "IMAGES", Wide: true, Means: "some of the images"},
 }
 

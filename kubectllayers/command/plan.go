@@ -23,7 +23,7 @@ var planColumns = []output.Column{
 	{Title: "ARRIVING", Means: "what pods that were placed there bring"},
 	{Title: "ALL", Means: "what the pod's images have for this node's platform"},
 	{Title: "PULL TIME", Means: "of TO PULL alone on the link, with --bandwidth"},
-	{Title: "DOES NOT FIT", Means: "why: cordoned, taints, selector or node affinity, too little of what it requests. Other filters (volumes, affinity of pods, topology) are not looked at"},
+	{Title: "DOES NOT FIT", Prose: true, Means: "why: cordoned, taints, selector or node affinity, too little of what it requests. Other filters (volumes, affinity of pods, topology) are not looked at"},
 	{Title: "QUEUE", Wide: true, Means: "what the node still has to pull for any pod"},
 }
 
@@ -198,7 +198,7 @@ func planTable(p *plan.Plan) output.Answer {
 
 func (c *command) imageLocality() *cobra.Command {
 	var of source
-	columns := []output.Column{{Title: "NODE", Means: "name of the node"}, {Title: "POINTS", Means: "0 to 100, before the weight of the plugin"}, {Title: "WHY", Means: "the calculation"}}
+	columns := []output.Column{{Title: "NODE", Means: "name of the node"}, {Title: "POINTS", Means: "0 to 100, before the weight of the plugin"}, {Title: "WHY", Prose: true, Means: "the calculation"}}
 	cmd := c.prints(c.selectsNodes(&cobra.Command{
 		Use: "imagelocality POD | KIND/NAME | -f FILE | --image IMAGE", Args: cobra.MaximumNArgs(1),
 		Short:             "What kube-scheduler's own ImageLocality gives each node for a pod, and why",

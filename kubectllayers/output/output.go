@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/mitchellh/go-wordwrap"
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -133,6 +134,8 @@ type Column struct {
 	Wide bool
 	// Age columns have how long ago something was.
 	Age bool
+	// Prose columns have sentences, which go on in the next line where a terminal is narrow. Others are cut.
+	Prose bool
 	// Means is what --help has of the column.
 	Means string
 }
@@ -363,8 +366,10 @@ func (f *Flags) table(w io.Writer, a *Answer) error {
 
 // rows writes the rows by kubectl's printer.
 func (f *Flags) rows(w io.Writer, a *Answer) error {
-	t := &metav1.Table{Rows: make([]metav1.TableRow, len(a.Rows))}
+	t := &metav1.Table{}
 	var widths []int
+	var prose []bool
+	rows := make([][]string, len(a.Rows))
 	most := maxCell
 	if f.Wide() {
 		most *= 4
@@ -380,16 +385,21 @@ func (f *Flags) rows(w io.Writer, a *Answer) error {
 			if cell == "" {
 				cell = "-"
 			}
-			t.Rows[r].Cells = append(t.Rows[r].Cells, cell)
+			rows[r] = append(rows[r], cell)
 			width = max(width, utf8.RuneCountInString(cell))
 		}
-		widths = append(widths, width)
+		widths, prose = append(widths, width), append(prose, c.Prose)
 	}
 	if width := terminal.Width(w); width > 0 && !f.Wide() {
 		fit(widths, width)
-		for r := range t.Rows {
-			for i, cell := range t.Rows[r].Cells {
-				t.Rows[r].Cells[i] = shorten(cell.(string), widths[i]) //nolint:forcetypeassert // see above
+	}
+	var dim []bool // of the lines
+	for r := range rows {
+		for line := 0; ; line++ {
+			cells, last := lineOf(rows[r], widths, prose, line)
+			t.Rows, dim = append(t.Rows, metav1.TableRow{Cells: cells}), append(dim, a.Rows[r].Dim)
+			if last {
+				break
 			}
 		}
 	}
@@ -404,7 +414,7 @@ func (f *Flags) rows(w io.Writer, a *Answer) error {
 	at := 0
 	for line := range strings.Lines(text.String()) {
 		write := func(w io.Writer, line string) error { _, err := fmt.Fprintln(w, line); return err }
-		if at >= headers && a.Rows[at-headers].Dim {
+		if at >= headers && dim[at-headers] {
 			write = terminal.Dim
 		}
 		at++
@@ -413,6 +423,24 @@ func (f *Flags) rows(w io.Writer, a *Answer) error {
 		}
 	}
 	return nil
+}
+
+// lineOf returns a line of a row, and whether it is the last one.
+func lineOf(row []string, widths []int, prose []bool, line int) (cells []any, last bool) {
+	last = true
+	for i, cell := range row {
+		switch {
+		case prose[i]:
+			parts := strings.Split(wordwrap.WrapString(cell, uint(widths[i])), "\n") //nolint:gosec // no width is negative
+			last = last && line >= len(parts)-1
+			cells = append(cells, strings.Join(parts[min(line, len(parts)):min(line+1, len(parts))], ""))
+		case line > 0:
+			cells = append(cells, "")
+		default:
+			cells = append(cells, shorten(cell, widths[i]))
+		}
+	}
+	return cells, last
 }
 
 // fit makes the widest columns smaller until a line has at most so many characters.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -182,6 +183,22 @@ func TestFit(t *testing.T) {
 		if got := shorten(in, 10); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
 		}
+	}
+}
+
+// A sentence goes on in the next line, and everything else is in the first.
+func TestLineOf(t *testing.T) {
+	row, widths, prose := []string{"quay.io/team/app:v2", "too little memory and no room", "-"}, []int{12, 10, 4}, []bool{false, true, false}
+	var got []string
+	for line := 0; ; line++ {
+		cells, last := lineOf(row, widths, prose, line)
+		if got = append(got, fmt.Sprint(cells)); last {
+			break
+		}
+	}
+	want := []string{"[...am/app:v2 too little -]", "[ memory and ]", "[ no room ]"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -45,8 +45,13 @@ func TestForms(t *testing.T) {
 	if r := layers(t, "nodes", "--request-timeout=1ns"); r.code != 1 || !strings.Contains(r.err, "error: cannot read ") {
 		t.Errorf("%+v", r)
 	}
-	if r := layers(t, "__complete", "image", "deployments/"); r.code != 0 {
-		t.Errorf("%+v", r)
+	must(t, apply(t.Context(), []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"namespace":"default","name":"completed"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"registry.example.com/team/app-1:v1"}]}}}}`)))
+	for want, args := range map[string][]string{
+		"kube-system": {"nodes", "--namespace", "kube-s"}, "deployments/completed": {"image", "deployments/"}, byAgent: {"node", "by-a"},
+	} {
+		if r := layers(t, append([]string{"__complete"}, args...)...); r.code != 0 || !slices.Contains(strings.Fields(r.out), want) {
+			t.Errorf("%q completes to %+v", args, r)
+		}
 	}
 }
 
