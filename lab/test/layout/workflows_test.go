@@ -15,6 +15,9 @@ import (
 // workflow is what these tests read of one.
 type workflow struct {
 	Jobs map[string]struct {
+		Strategy struct {
+			Matrix json.RawMessage `json:"matrix"`
+		} `json:"strategy"`
 		Steps []struct {
 			Run string `json:"run"`
 		} `json:"steps"`
@@ -102,5 +105,36 @@ func TestStepsExist(t *testing.T) {
 		if !strings.Contains(string(script), "\nstep_"+name+"() {") {
 			t.Errorf("scripts/test.sh has no step %s", name)
 		}
+	}
+}
+
+// TestRequiredChecks checks that docs/release.md protects main with the checks of the workflow for pull requests, by the
+// names that GitHub gives them.
+func TestRequiredChecks(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/release.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := regexp.MustCompile(`"contexts":(\[.*?\])`).FindSubmatch(text)
+	var required []string
+	if match == nil || json.Unmarshal(match[1], &required) != nil {
+		t.Fatalf("docs/release.md has no list of contexts, but %s", match)
+	}
+	var checks []string
+	for job, parsed := range workflows(t)["pull-request.yml"].Jobs {
+		var matrix struct{ Runner []string }
+		if len(parsed.Strategy.Matrix) == 0 {
+			checks = append(checks, job)
+		} else if err := json.Unmarshal(parsed.Strategy.Matrix, &matrix); err != nil {
+			t.Fatal(err)
+		}
+		for _, runner := range matrix.Runner {
+			checks = append(checks, job+" ("+runner+")")
+		}
+	}
+	slices.Sort(checks)
+	slices.Sort(required)
+	if !slices.Equal(checks, required) {
+		t.Errorf("docs/release.md requires the checks %q, and the workflow has %q", required, checks)
 	}
 }
