@@ -4,7 +4,7 @@
 #
 #   install-deps.sh [--check] [--run] [EXTRA...]   with --check: report what is missing, install nothing;
 #                                          with --run: only what programs need that are compiled already;
-#                                          EXTRA: dev, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm, bats
+#                                          EXTRA: dev, gh, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm, bats
 . "$(dirname "$0")/lib.sh"
 
 # What must be there (a command, or a name that present() knows), and the package that has
@@ -35,7 +35,7 @@ awk             gawk                       gawk
 ca-certificates ca-certificates            ca-certificates
 '
 # Packages that the demo and make test do without: installed only if named. dev: what a change to this
-# project needs (lint, generators, images); npm and
+# project needs (lint, generators, images); gh: what fills the releases page; npm and
 # chromium: the page of an evaluation and its test; prometheus: what layer-extender asks in a
 # test; cross: crio for the other architecture; qemu: runs it; kind-image: a kind node image;
 # vm: a virtual machine; bats: what CRI-O's own tests need (bats itself is from npm);
@@ -46,6 +46,7 @@ dev       buildah         buildah                    buildah
 dev       protoc          protobuf-compiler          protobuf-compiler
 dev       protobuf.proto  libprotobuf-dev            protobuf-devel
 dev       shellcheck      shellcheck                 ShellCheck
+gh        gh                gh                   gh
 npm       npm               npm                  nodejs-npm
 chromium  chromium          chromium             chromium
 prometheus prometheus       prometheus           golang-github-prometheus
@@ -175,7 +176,7 @@ for arg in "$@"; do
   elif [ "$arg" = --run ]; then
     run=1 TABLE=$(grep -vE '^(git|gcc|libc\.a|pkg-config|seccomp\.h|libseccomp\.a) ' <<<"$TABLE")
   else
-    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': dev, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm or bats"
+    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': dev, gh, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm or bats"
   fi
 done
 # One at a time: apt waits for another's packages, but not for its lists.

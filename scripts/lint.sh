@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lints Go, shell, workflows and the patch series, and looks for known weaknesses in what the product is made of.
+# Lints Go, shell, workflows and the patch series, and looks for known weaknesses in what the programs of cmd/ link.
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 

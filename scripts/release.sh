@@ -71,7 +71,7 @@ archive() {
 # manifests FOLDER: copies what is applied to a cluster.
 manifests() {
   git archive "$commit" LICENSE | tar -x -C "$1"
-  (cd "$staging/source" && cp -r --parents deploy/{agent,extender,images/{kustomization.yaml,pin.sh},kubectl-layers,monitoring,resolver,scheduler} "$1")
+  (cd "$staging/source" && cp -r --parents deploy/{agent,extender,images/{kustomization.yaml,pin.sh},kubectl-layers,monitoring,prefetcher,resolver,scheduler} "$1")
 }
 compress() { gzip --no-name "$1"; }
 # finish: adds checksums and puts the release where it belongs.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints which packages with known weaknesses (https://vuln.go.dev) the product's programs link, and fails unless
+# Prints which packages with known weaknesses (https://vuln.go.dev) the programs of cmd/ link, and fails unless
 # scripts/weaknesses.txt explains each. Those of Go's own library are only reported: they depend on this machine's Go, and a newer
 # one mends them.
 . "$(dirname "$0")/lib.sh"

@@ -197,6 +197,18 @@ by_digest() {
 check "to the same, but for the digests" diff <(sed "s,$(image_registry)/,registry.example.com/layer-locality/,; s,@sha256:[0-9a-f]\{64\},:${VERSION/+/_}," "$WORK/chart") "$WORK/folder"
 check "the chart names images by digest" by_digest "$WORK/chart"
 check "the manifests do, too" by_digest "$BIN/../deploy"
+# overlays FOLDER: renders what is for "kubectl apply -k" there, and checks that it names each of our images by the digest of
+# images.txt, and no other. A base is for overlays, and upstream's image is not ours.
+overlays() {
+  local file
+  find "$1" -name kustomization.yaml ! -path '*/base/*' -exec grep -L '^kind: Component' {} + >"$WORK/overlays"
+  while read -r file; do
+    "$BUILD/bin/stock/kubectl" kustomize "${file%/*}" | sed -n 's/^ *\(- \)\{0,1\}image: //p'
+  done <"$WORK/overlays" >"$WORK/named"
+  diff <(grep -v '^registry\.k8s\.io/' "$WORK/named" | sort -u) <(sed -n '/\/kube-apiserver:/d; /\/kube-controller-manager:/d; s/:[^:@]*@/@/p' "$RELEASE/images.txt" | sort)
+}
+check "kustomize renders every overlay with these digests" overlays "$BIN/../deploy"
+check "no overlay is missing" diff <(git -C "$WORK/one" ls-files 'deploy/*kustomization.yaml') <(cd "$BIN/.." && find deploy -name kustomization.yaml | sort)
 check "those for kubectl alone are the same" bash -c "
   mkdir '$WORK/manifests' && tar -xzf '$RELEASE/$NAME-manifests.tar.gz' -C '$WORK/manifests' --strip-components 1 && diff -r '$WORK/manifests/deploy' '$BIN/../deploy'"
 
