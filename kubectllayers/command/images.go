@@ -35,7 +35,7 @@ func (c *command) image() *cobra.Command {
 	return c.prints(c.selectsPods(&cobra.Command{
 		Use:   "image REFERENCE... | KIND/NAME... | -l LABELS | -A",
 		Short: "The layers of images, or of those of pods and workloads: on how many nodes each is",
-		Long: help("The layers of images: on how many nodes each is, and from where they are known. KIND/NAME stands for the images of a pod, or of an object of any kind that has pod templates; -l and -A for those of several pods.\n\n"+
+		Long: help("The layers of images: on how many nodes each is, and from where they are known. KIND/NAME stands for the images of a pod, or of an object of any kind that has pod templates; -l and -A for those of several pods. Which nodes have most of an image: plan --image.\n\n"+
 			"A reference such as pod/web that is also KIND/NAME is meant with docker.io/ before it.", imageColumns),
 		Example:           "  kubectl layers image quay.io/team/app:v2\n  kubectl layers image deployment/web\n  kubectl layers image -l app=web\n  kubectl layers image quay.io/team/app:v2 -o jsonpath='{.answer[*].variants[*].bytes}'",
 		ValidArgsFunction: c.completeWorkloads(),

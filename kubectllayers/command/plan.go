@@ -20,11 +20,11 @@ var planColumns = []output.Column{
 	{Title: "NODE", Means: "name of the node; dim if the pod does not fit there"},
 	{Title: "TO PULL", Means: "compressed bytes that the node lacks and nobody pulls yet"},
 	{Title: "PRESENT", Means: "what it has of the pod's images"},
-	{Title: "ARRIVING", Means: "what pods that were placed there bring"},
+	{Title: "ARRIVING", Means: "what of its images pods bring that were placed there"},
 	{Title: "ALL", Means: "what the pod's images have for this node's platform"},
 	{Title: "PULL TIME", Means: "of TO PULL alone on the link, with --bandwidth"},
 	{Title: "DOES NOT FIT", Prose: true, Means: "why: cordoned, taints, selector or node affinity, too little of what it requests. Other filters (volumes, affinity of pods, topology) are not looked at"},
-	{Title: "QUEUE", Wide: true, Means: "what the node still has to pull for any pod"},
+	{Title: "QUEUE", Wide: true, Means: "what the node still has to pull for all pods, before these images"},
 }
 
 // best is how many nodes plan shows without --all.

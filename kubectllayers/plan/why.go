@@ -312,7 +312,7 @@ func (a *Why) addf(format string, args ...any) {
 
 func (a *Why) addPulls() {
 	if len(a.Pulls) == 0 {
-		a.addf("No event states what its kubelet pulled: events are kept for an hour by default.")
+		a.addf("No event states what its kubelet pulled (events are kept for an hour by default).")
 		return
 	}
 	for _, p := range a.Pulls {
