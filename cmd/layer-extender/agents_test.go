@@ -282,6 +282,8 @@ func TestVariables(t *testing.T) {
 		"empty":          {nil, all, map[string]string{"SAFEUTILIZATION": ""}, nil, ""},
 		"safe":           {nil, all, map[string]string{"SAFEUTILIZATION": "85", "SAFEPERCENTILE": " 25 ", "SAFEFORECASTWEIGHT": "0", "SAFEPRINTTABLE": "true"}, args("Safe", map[string]any{"utilizationPercent": int64(85), "riskPercent": int64(25), "forecastPercent": int64(0), "logRatings": true}), ""},
 		"packing":        {nil, all, map[string]string{"POLICY_OBJECTIVE": "LOAD_BALANCE", "NUM_RESOURCES": "3"}, args("Packing", map[string]any{"objective": "LoadBalance", "resources": []any{"cpu", "memory", "pods"}}), ""},
+		"bin packing":    {nil, all, map[string]string{"POLICY_OBJECTIVE": "A_BINPACK"}, args("Packing", map[string]any{"objective": "BinPack"}), ""},
+		"consolidation":  {nil, all, map[string]string{"POLICY_OBJECTIVE": "consolidate"}, args("Packing", map[string]any{"objective": "Consolidate"}), ""},
 		"all resources":  {nil, all, map[string]string{"NUM_RESOURCES": "5"}, args("Packing", map[string]any{"resources": []any{"cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage"}}), ""},
 		"congestion":     {nil, all, map[string]string{"CONGESTION_FACTOR_MAX": "10"}, args("Congestion", map[string]any{"maxFactor": int64(10)}), ""},
 		"file":           {args("Safe", map[string]any{"riskPercent": 10.}), all, map[string]string{"SAFEPERCENTILE": "25", "SAFEUTILIZATION": "85"}, args("Safe", map[string]any{"riskPercent": 10., "utilizationPercent": int64(85)}), ""},

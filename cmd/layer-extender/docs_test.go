@@ -44,6 +44,10 @@ func TestDocumentation(t *testing.T) {
 	for _, v := range variables {
 		want("| `" + v.name + "`")
 	}
+	want("| `policyResourceIndex`")
+	for _, ancestors := range []string{"PROM_IP", "PROM_PORT", "NODE_EXP_PORT", "ANNOTATE_FREQ", "USE_FORECAST"} {
+		ofUsage("`" + ancestors + "`")
+	}
 	for name, query := range prometheus.Queries() {
 		if query != "" {
 			ofUsage("| `" + name + "` | `" + query + "` |")

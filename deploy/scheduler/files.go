@@ -9,3 +9,8 @@ import _ "embed"
 //
 //go:embed qosaware/rbac.yaml
 var QosAwareRBAC []byte
+
+// QosAwareUser gives the same to a cluster's own kube-scheduler.
+//
+//go:embed qosaware/user.yaml
+var QosAwareUser []byte

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -60,6 +61,8 @@ func serve(t *testing.T, list func() []v1.Node) string {
 				nodes[0].TypeMeta = metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}
 				answer = nodes[0]
 			}
+		case kind == "token":
+			answer = authenticationv1.TokenRequest{TypeMeta: metav1.TypeMeta{Kind: "TokenRequest", APIVersion: "authentication.k8s.io/v1"}, Status: authenticationv1.TokenRequestStatus{Token: "reader"}}
 		case kind == "pods":
 			answer = v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
 		case kind == "nodelayers":
@@ -182,6 +185,28 @@ func TestWatch(t *testing.T) {
 	defer os.Stdin.Close()
 	if out, notes := watch([][]v1.Node{nodes, other}, "plan", "-f", "-"); strings.Count(out, "pod/p fits on 1") != 2 || notes != "" {
 		t.Errorf("%s%s", out, notes)
+	}
+}
+
+// qos -w follows the table of the scheduler: one that is the same is not repeated.
+func TestWatchQos(t *testing.T) {
+	const title = "CONTROLLER QOS/SLO TTV RUNNING WAITING BINDING ADMITTED\n"
+	tables := []string{title + "a 0.44/0.50 -2s 8m13s 10m36s 591ms no\n", title + "a 0.44/0.50 -2s 8m13s 10m36s 591ms no\n", title + "a 0.51/0.50 9s 9m13s 10m36s 591ms yes\n"}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	n := 0
+	scheduler := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer reader" || r.URL.Path != "/debug/qosaware" || n == len(tables) {
+			cancel()
+			return
+		}
+		n++
+		_, _ = w.Write([]byte(tables[n-1]))
+	}))
+	defer scheduler.Close()
+	out, notes, err := run(ctx, t, serve(t, twelve), "qos", "-w", "--scheduler-url="+scheduler.URL)
+	if err != nil || n != len(tables) || strings.Count(out, "CONTROLLER") != 2 || strings.Count(out, "0.44/0.50") != 1 || strings.Count(out, "0.51/0.50") != 1 || notes != "" {
+		t.Errorf("%d tables were read, want %d: %v\n%s%s", n, len(tables), err, out, notes)
 	}
 }
 

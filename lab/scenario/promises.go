@@ -1,9 +1,8 @@
 package scenario
 
 import (
-	"bytes"
 	"context"
-	"fmt"
+	"slices"
 
 	"github.com/layer-locality/layer-locality/deploy/scheduler"
 )
@@ -26,15 +25,8 @@ func Promising(name string, args map[string]any) map[string]any {
 
 // PromisingRights returns the rights that deploy/scheduler/qosaware ships, for a cluster's own
 // kube-scheduler, which has a certificate and no service account.
-func PromisingRights() ([]byte, error) {
-	const (
-		shipped = "- kind: ServiceAccount\n  name: layer-locality-scheduler\n  namespace: kube-system\n"
-		own     = "- kind: User\n  apiGroup: rbac.authorization.k8s.io\n  name: system:kube-scheduler\n"
-	)
-	if !bytes.Contains(scheduler.QosAwareRBAC, []byte(shipped)) {
-		return nil, fmt.Errorf("deploy/scheduler/qosaware/rbac.yaml has no subject %q", shipped)
-	}
-	return bytes.ReplaceAll(scheduler.QosAwareRBAC, []byte(shipped), []byte(own)), nil
+func PromisingRights() []byte {
+	return slices.Concat(scheduler.QosAwareRBAC, []byte("---\n"), scheduler.QosAwareUser)
 }
 
 // Promises reads the table of QosAware; wide has a line for each pod.

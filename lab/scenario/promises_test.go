@@ -2,20 +2,8 @@ package scenario
 
 import (
 	"maps"
-	"strings"
 	"testing"
 )
-
-func TestPromisingRights(t *testing.T) {
-	t.Parallel()
-	rights, err := PromisingRights()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := string(rights); strings.Contains(text, "ServiceAccount") || strings.Count(text, "name: system:kube-scheduler\n") != 2 {
-		t.Errorf("the two bindings:\n%s", text)
-	}
-}
 
 func TestFloats(t *testing.T) {
 	t.Parallel()

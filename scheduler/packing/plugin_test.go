@@ -63,6 +63,17 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestPrime: the first resource is the one that LoadBalance and Consolidate rate, whatever follows.
+func TestPrime(t *testing.T) {
+	nodes, pods := golden()
+	for objective, want := range map[string][]int64{config.LoadBalance: {79, 10, 100}, config.Consolidate: {57, 100, 10}} {
+		f := frameworktest.New(t, klog.Background(), Name, NewFactory().New, args(t, objective, "memory", "cpu"), nodes, pods...)
+		if got := f.Scores(t, frameworktest.Pod("p", "500m", "1000Mi")); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", objective, got, want)
+		}
+	}
+}
+
 // TestDemand: requests of 0 count a little, and a pod without a UID is not counted.
 func TestDemand(t *testing.T) {
 	pod := frameworktest.Pod("p", "", "")

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
 
@@ -252,7 +253,7 @@ func (h *host) run(ctx context.Context) {
 			return
 		case <-ticker.C:
 			h.ledger.Admit()
-			h.tell()
+			h.tell(klog.FromContext(ctx))
 			h.reconsider(klog.FromContext(ctx))
 			h.keys.sweep(h.waits)
 			h.ledger.Forget()
@@ -263,8 +264,8 @@ func (h *host) run(ctx context.Context) {
 // maxTold is how many owners get an event at once about what is promised to them.
 const maxTold = 100
 
-// tell writes events for the owners of workloads whose SLO is not admitted, or is again.
-func (h *host) tell() {
+// tell writes events for the owners of workloads whose SLO is not admitted, or is again, and logs both.
+func (h *host) tell(logger klog.Logger) {
 	if !h.placing.Load() {
 		return
 	}
@@ -274,13 +275,16 @@ func (h *host) tell() {
 		if err != nil || !h.serves(pod) {
 			continue
 		}
+		message := "Admitted an SLO again"
 		if d.Refused {
+			message = "Refused an SLO"
 			h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "SLONotAdmitted", "Scheduling",
 				"The SLO %g of %s %s is not kept at present: SLOs here add up to %.1f places, and pods with SLOs were seen to have %.0f. Its pods are served as if they stated none, and make room for others.",
 				d.SLO, d.Workload.Kind, d.Workload, a.Stated, a.Places)
 		} else {
 			h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeNormal, "SLOAdmitted", "Scheduling", "The SLO %g of %s %s is kept from now on.", d.SLO, d.Workload.Kind, d.Workload)
 		}
+		logger.V(decisions.Refusals).Info(message, "plugin", Name, "kind", d.Workload.Kind, "workload", d.Workload.String(), "slo", d.SLO, "stated", a.Stated, "places", a.Places)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"path"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,10 +25,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2/ktesting"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/account"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware/ledger"
 )
@@ -190,15 +193,29 @@ func TestTells(t *testing.T) {
 	h.pods = listed(pods...)
 	c.Admit()
 	c.clock.SetTime(c.clock.Now().Add(time.Minute))
-	h.tell()
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(decisions.Refusals)))
+	h.tell(logger)
 	if len(recorder.pods) > 0 {
 		t.Errorf("a scheduler that only follows: %q", recorder.pods)
 	}
 	h.placing.Store(true)
-	h.tell()
+	h.tell(logger)
 	slices.Sort(recorder.pods)
 	if want := []string{pods[1].Name, pods[2].Name}; !slices.Equal(recorder.pods, want) {
 		t.Errorf("events for %q, want %q", recorder.pods, want)
+	}
+	for _, pod := range pods {
+		c.NoRoom(pod.UID, false)
+	}
+	c.clock.SetTime(c.clock.Now().Add(time.Hour))
+	c.Admit()
+	c.clock.SetTime(c.clock.Now().Add(time.Minute))
+	h.tell(logger)
+	text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+	for _, want := range []string{`Refused an SLO plugin="QosAware" kind="ReplicaSet" workload="team/w-`, `Admitted an SLO again plugin="QosAware" kind="ReplicaSet" workload="team/w-`} {
+		if strings.Count(text, want) != 2 {
+			t.Errorf("the log has not twice %s:\n%s", want, text)
+		}
 	}
 }
 

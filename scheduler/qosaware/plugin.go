@@ -9,8 +9,11 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 )
 
 // Name is the name of the plugin in a KubeSchedulerConfiguration.
@@ -74,10 +77,26 @@ func (pl *QosAware) PostFilter(ctx context.Context, state fwk.CycleState, pod *v
 	full, err := nodes.NodesForStatusCode(pl.host.handle.SnapshotSharedLister().NodeInfos(), fwk.Unschedulable)
 	pl.host.ledger.NoRoom(pod.UID, err == nil && len(full) > 0)
 	result, status := pl.DefaultPreemption.PostFilter(ctx, state, pod, nodes)
+	if logger := klog.FromContext(ctx).V(decisions.Pods); logger.Enabled() {
+		pl.logDecision(logger, pod, result, status)
+	}
 	if data, err := state.Read(attemptKey); err == nil {
 		pl.host.attempts.took(time.Since(data.(attempt).began))
 	}
 	return result, status
+}
+
+// logDecision logs what the preemption for a pod came to, and the state of the pod's SLO by which it was decided.
+func (pl *QosAware) logDecision(logger klog.Logger, pod *v1.Pod, result *fwk.PostFilterResult, status *fwk.Status) {
+	node := ""
+	if result != nil && result.NominatingInfo != nil {
+		node = result.NominatedNodeName
+	}
+	logger = logger.WithValues("plugin", Name, "pod", klog.KObj(pod), "node", klog.KRef("", node), "reason", status.Message())
+	if j, hasSLO := pl.host.judgeRunning(pod, pl.host.ledger.Now()); hasSLO {
+		logger = logger.WithValues("slo", j.Terms.SLO, "ttv", duration(j.Metric), "urgent", pl.host.rules.urgent(&j), "refused", j.Refused)
+	}
+	logger.Info("Looked for pods to preempt")
 }
 
 // bindingBegins is in the state of an attempt to place a pod once its binding has begun: a

@@ -144,11 +144,7 @@ func (c *Config) cluster(arm Arm, stages string) (cluster.Config, error) {
 			"reconsiderEvery":         max(time.Second, c.scaled(5*time.Second)).String(), // less is not valid
 			"maxPreemptionsPerMinute": rate(float64(configv1.DefaultMaxPreemptionsPerMinute)), "longWait": c.scaled(longWait).String(), "window": "0s",
 		})
-		rights, err := scenario.PromisingRights()
-		if err != nil {
-			return cluster.Config{}, err
-		}
-		kwok.Manifests = string(rights) // installed before the scheduler starts
+		kwok.Manifests = string(scenario.PromisingRights()) // installed before the scheduler starts
 	}
 	return cluster.Config{
 		Name: "bench-" + arm.Name, ControlPlaneOnly: true, Flavour: cluster.Patched,

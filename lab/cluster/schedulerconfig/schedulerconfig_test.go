@@ -77,7 +77,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("error %v does not name the file", err)
 	}
 	// What we ship is accepted.
-	for _, file := range []string{"lab/demos/scheduler.yaml", "deploy/scheduler/static-pod/config.yaml"} {
+	for _, file := range []string{"lab/demos/scheduler.yaml", "deploy/scheduler/static-pod/config.yaml", "deploy/scheduler/static-pod/qosaware.yaml"} {
 		if _, err := Read(filepath.Join("../../..", file)); err != nil {
 			t.Error(err)
 		}

@@ -99,10 +99,6 @@ func TestMain(m *testing.M) {
 // ships; both schedulers have the same identity.
 func secondScheduler() (cluster.Addon, error) {
 	binary, err := filepath.Abs("../../../_build/bin/patched/kube-scheduler")
-	if err != nil {
-		return cluster.Addon{}, err
-	}
-	rights, err := scenario.PromisingRights()
 	return cluster.Addon{
 		Name: second, Settings: cluster.Component{Binary: binary, Args: []string{"--leader-elect=false"}},
 		Args: []string{
@@ -111,7 +107,7 @@ func secondScheduler() (cluster.Addon, error) {
 			"--tls-cert-file=$(PKI)/control.crt", "--tls-private-key-file=$(PKI)/control.key", "--client-ca-file=$(PKI)/ca.crt",
 		},
 		Health: "https://$(ADDRESS):" + secondPort + "/healthz",
-		User:   "system:kube-scheduler", Manifests: string(rights),
+		User:   "system:kube-scheduler", Manifests: string(scenario.PromisingRights()),
 	}, err
 }
 

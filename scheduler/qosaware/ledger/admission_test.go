@@ -239,3 +239,46 @@ func TestAgeStays(t *testing.T) {
 		}
 	}
 }
+
+// TestBareAgain checks that a pod without an owner that is deleted and made again is another workload: the youngest,
+// and without the time that it waited. A surplus is gone, too: it is urgent at once.
+func TestBareAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		bound  bool
+		before func(float64) bool // its metric
+	}{
+		"waited": {false, func(metric float64) bool { return metric < -30 }},
+		"ran":    {true, func(metric float64) bool { return metric > 30 }},
+	} {
+		l := newLab()
+		bare := func(uid string, created int) *v1.Pod {
+			p := of("bare", created, "0.5")
+			p.Name, p.UID, p.OwnerReferences = "bare", types.UID(uid), nil
+			_ = l.Observe(p)
+			return p
+		}
+		first := bare("first", 5)
+		if test.bound {
+			first = bound(first, 5)
+			_ = l.Observe(first)
+		}
+		waiting := fill(t, l)
+		decide := func() (refusedIs bool) {
+			l.NoRoom(waiting[9].UID, true)
+			l.Admit()
+			return slices.Contains(refused(l), "bare")
+		}
+		l.to(100)
+		before, _ := l.Judge(first, l.Now())
+		if decide() || !test.before(before.Metric) {
+			t.Errorf("%s: the first one is refused, or its metric is %v", name, before.Metric)
+		}
+		l.Remove(first)
+		again := bare("again", 100)
+		l.to(101)
+		after, _ := l.Judge(again, l.Now())
+		if !decide() || after.Metric < -30 || after.Metric > 0 {
+			t.Errorf("%s: the second one is admitted, or its metric is %v", name, after.Metric)
+		}
+	}
+}

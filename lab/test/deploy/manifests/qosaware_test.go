@@ -1,10 +1,13 @@
 package manifests
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -17,7 +20,9 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	admissionvalidation "k8s.io/kubernetes/pkg/apis/admissionregistration/validation"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler/apis/config"
 
+	"github.com/layer-locality/layer-locality/lab/scenario"
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	argsvalidation "github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
 	"github.com/layer-locality/layer-locality/scheduler/qosaware"
@@ -71,6 +76,33 @@ func TestQosAware(t *testing.T) {
 	} {
 		if binding.to.Name != role || !slices.Equal(binding.subjects, []rbacv1.Subject{{Kind: "ServiceAccount", Name: name, Namespace: namespace}}) {
 			t.Errorf("%+v is bound to %v", binding.to, binding.subjects)
+		}
+	}
+}
+
+// TestQosAwareStaticPod checks what a cluster's own kube-scheduler gets: the configuration of static-pod with the
+// plugins of the variant, and the same roles.
+func TestQosAwareStaticPod(t *testing.T) {
+	shipped := func(file string) *kubescheduler.KubeSchedulerConfiguration {
+		text, err := os.ReadFile(filepath.Join(deployed, "scheduler", file))
+		must(t, err)
+		return load(t, string(text))
+	}
+	got, want := shipped("static-pod/qosaware.yaml"), shipped("static-pod/config.yaml")
+	want.Profiles[0].Plugins, want.Profiles[0].PluginConfig = shipped("qosaware/config.yaml").Profiles[0].Plugins, got.Profiles[0].PluginConfig
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("config.yaml with the plugins of qosaware (-) and qosaware.yaml (+):\n%s", diff)
+	}
+	const role = name + "-qosaware"
+	objects := decode(t, scenario.PromisingRights())
+	bound := named[*rbacv1.ClusterRoleBinding](t, objects, "layer-locality-kube-scheduler-qosaware")
+	boundIn := named[*rbacv1.RoleBinding](t, objects, bound.Name)
+	if boundIn.Namespace != namespace || bound.RoleRef.Name != role || boundIn.RoleRef.Name != role || bound.RoleRef.Kind != "ClusterRole" || boundIn.RoleRef.Kind != "Role" {
+		t.Errorf("%+v and in %s %+v are bound", bound.RoleRef, boundIn.Namespace, boundIn.RoleRef)
+	}
+	for _, subjects := range [][]rbacv1.Subject{bound.Subjects, boundIn.Subjects} {
+		if !slices.Equal(subjects, []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "system:kube-scheduler"}}) {
+			t.Errorf("subjects %v", subjects)
 		}
 	}
 }
