@@ -89,10 +89,7 @@ func (c *Config) play(ctx context.Context, arm Arm) (_ *Outcome, err error) {
 	if err := os.WriteFile(stages, text, 0o644); err != nil {
 		return nil, err
 	}
-	settings, err := c.cluster(arm, stages)
-	if err != nil {
-		return nil, err
-	}
+	settings := c.cluster(arm, stages)
 	settings.LogDir = logDir
 	c.Logf("%s: starting a control plane", arm.Name)
 	running, err := cluster.Start(ctx, settings)
@@ -134,7 +131,7 @@ func (c *Config) stages(arm Arm) ([]byte, error) {
 
 // cluster returns the settings of an arm's control plane. What components do a second is
 // their defaults times the scale.
-func (c *Config) cluster(arm Arm, stages string) (cluster.Config, error) {
+func (c *Config) cluster(arm Arm, stages string) cluster.Config {
 	rate := func(perSecond float64) int { return int(math.Round(perSecond * c.Scale)) }
 	kwok := addons.Kwok(stages)
 	profile := map[string]any{"schedulerName": scenario.Stock}
@@ -156,7 +153,7 @@ func (c *Config) cluster(arm Arm, stages string) (cluster.Config, error) {
 			fmt.Sprintf("--kube-api-qps=%d", rate(20)), fmt.Sprintf("--kube-api-burst=%d", rate(30)),
 		}},
 		Addons: []cluster.Addon{kwok},
-	}, nil
+	}
 }
 
 // follow makes nodes and workloads, and measures for as long as is set.
