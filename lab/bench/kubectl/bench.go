@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -351,6 +352,10 @@ func createNode(ctx context.Context, config *Config, objects client.Client, all 
 	}
 	node.Status = status
 	if err := objects.Status().Update(ctx, node); err != nil {
+		return err
+	}
+	// Admission taints a new Node as not ready, which no controller undoes here.
+	if err := objects.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"taints":null}}`))); err != nil {
 		return err
 	}
 	holds := &contents.Contents{Runtime: "containerd 2.3.1"}
