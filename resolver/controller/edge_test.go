@@ -36,7 +36,8 @@ type fakeRegistry struct {
 	resolves   []string
 	digests    []string
 	resolve    func(reference string, platforms []string) (*registry.Resolution, error)
-	digest     func(reference string) (string, error)
+	// digest is that of resolve if it is nil.
+	digest func(reference string) (string, error)
 }
 
 func (f *fakeRegistry) References(image string) ([]string, error) {
@@ -57,7 +58,14 @@ func (f *fakeRegistry) Digest(_ context.Context, reference string, _ []authn.Key
 	f.mu.Lock()
 	f.digests = append(f.digests, reference)
 	f.mu.Unlock()
-	return f.digest(reference)
+	if f.digest != nil {
+		return f.digest(reference)
+	}
+	found, err := f.resolve(reference, nil)
+	if err != nil {
+		return "", err
+	}
+	return found.Digest, nil
 }
 
 func (f *fakeRegistry) asked() int {

@@ -36,6 +36,8 @@ type lockedRegistry struct {
 	missing bool
 	// users that were used, "" for nobody, in their order.
 	users []string
+	// resolved is how often the layers were asked for.
+	resolved int
 }
 
 // opener returns the keychain that opens the image, if one does.
@@ -78,6 +80,7 @@ func (l *lockedRegistry) opener(ctx context.Context, all []authn.Keychain) (auth
 }
 
 func (l *lockedRegistry) Resolve(ctx context.Context, _ string, _ []string, keychains []authn.Keychain) (*registry.Resolution, error) {
+	l.resolved++
 	by, err := l.opener(ctx, keychains)
 	if err != nil {
 		return nil, err
@@ -217,8 +220,8 @@ func TestWrongSecretOfPublicImage(t *testing.T) {
 	r, s, _ = privateWorld(t, l, false, map[string]string{"a": "right"})
 	r.work(t.Context(), &queue.Queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage})
-	if want := []string{"right", ""}; !slices.Equal(l.users, want) {
-		t.Errorf("asked by %q, want %q", l.users, want)
+	if want := []string{"", "right"}; !slices.Equal(l.users, want) || l.resolved != 1 {
+		t.Errorf("asked by %q, want %q; %d times for its layers", l.users, want, l.resolved)
 	}
 }
 
@@ -418,12 +421,16 @@ func (f *failingRegistry) Resolve(ctx context.Context, reference string, platfor
 	return found, err
 }
 
-// Once a secret has opened an image, what the registry answers to everybody is asked once.
-func TestAnswerToEverybodyIsAskedOnce(t *testing.T) {
+// An image that only a secret opens is asked for once as everybody may and once with the secret, both with HEAD
+// requests: quotas count those for layers, which nobody is to see.
+func TestNobodysLayersAreNotAskedFor(t *testing.T) {
 	l := &lockedRegistry{}
 	r, _, _ := privateWorld(t, l, false, map[string]string{"owner": "right"})
 	r.work(t.Context(), &queue.Queue{}, privateImage)
-	if want := []string{"right", ""}; !slices.Equal(l.users, want) {
-		t.Errorf("asked by %q, want %q", l.users, want)
+	if want := []string{"", "right"}; !slices.Equal(l.users, want) || l.resolved != 0 {
+		t.Errorf("asked by %q, want %q; %d times for its layers", l.users, want, l.resolved)
+	}
+	if opened := r.attempts.secretsOf(privateImage, "owner").opened; opened.IsZero() {
+		t.Error("it is not noted that the secret opens the image")
 	}
 }

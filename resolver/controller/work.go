@@ -189,22 +189,52 @@ func (r *Resolver) lookUp(ctx context.Context, log logr.Logger, queue *queue.Que
 }
 
 // question asks for an image with pull secrets, and then as everybody may; as everybody first, if a namespace that
-// names the image has none for it: those of others cost it no requests.
+// names the image has none for it: those of others cost it no requests. What only pull secrets open, and may not be
+// published, is asked for with HEAD requests alone, which quotas of registries do not count.
 func (r *Resolver) question(ctx context.Context, log logr.Logger, image usage.Image, references []string) (answer *learned, public []refusal) {
 	secrets := r.nextSecrets(ctx, image)
-	if slices.ContainsFunc(secrets, func(o *pullsecrets.OfNamespace) bool { return o.None(ctx, references) }) {
-		if answer, public = r.find(ctx, references, r.credentials.ForAll()); answer != nil || ctx.Err() != nil {
-			return answer, public
+	without := func(o *pullsecrets.OfNamespace) bool { return o.None(ctx, references) }
+	forAll := everybody{}
+	switch {
+	case slices.ContainsFunc(secrets, without):
+		if answer, forAll.refusals = r.find(ctx, references, r.credentials.ForAll()); answer != nil {
+			return answer, nil
+		}
+	case len(secrets) > 0 && !r.options.PublishPrivate:
+		forAll = r.everybody(ctx, references)
+	}
+	if ctx.Err() != nil {
+		return nil, forAll.refusals
+	}
+	answer, public = r.withSecrets(ctx, log, image, references, secrets, forAll)
+	switch {
+	case answer != nil || public != nil || ctx.Err() != nil:
+		return answer, public
+	case forAll.refusals != nil && forAll.digest == "":
+		return nil, forAll.refusals
+	}
+	return r.find(ctx, references, r.credentials.ForAll())
+}
+
+// everybody is what registries answer to everybody: the first of the references that they may pull, and its digest; and
+// the refusals of those before it.
+type everybody struct {
+	reference, digest string
+	refusals          []refusal
+}
+
+func (r *Resolver) everybody(ctx context.Context, references []string) (e everybody) {
+	for _, reference := range references {
+		digest, err := r.options.Registry.Digest(ctx, reference, r.credentials.ForAll())
+		if err == nil {
+			e.reference, e.digest = reference, digest
+			break
+		}
+		if e.refusals = append(e.refusals, refusal{reference, err}); ctx.Err() != nil {
+			break
 		}
 	}
-	answer, private := r.withSecrets(ctx, log, image, references, secrets)
-	switch {
-	case answer != nil || private != nil:
-		return answer, private
-	case public == nil && ctx.Err() == nil:
-		return r.find(ctx, references, r.credentials.ForAll())
-	}
-	return nil, public
+	return e
 }
 
 // answered notes that a registry answered a question.
@@ -232,24 +262,34 @@ func (r *Resolver) digest(ctx context.Context, t todo) (string, error) {
 // withSecrets asks for an image with these pull secrets, one namespace's at a time. It returns an
 // answer that may be published. If pull secrets opened an image that is not for everybody,
 // it returns what the registry answers to everybody instead. If they opened none, it
-// returns nothing.
-func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, image usage.Image, references []string, secrets []*pullsecrets.OfNamespace) (answer *learned, public []refusal) {
+// returns nothing. forAll is what is known of what everybody may pull.
+func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, image usage.Image, references []string, secrets []*pullsecrets.OfNamespace, forAll everybody) (answer *learned, public []refusal) {
+	ask := r.find
+	if !r.options.PublishPrivate && forAll.digest == "" && forAll.refusals != nil {
+		ask = r.look
+	}
 	for _, own := range secrets {
-		found := r.openedBy(ctx, log, own, image, references)
+		found := r.openedBy(ctx, log, own, image, references, ask)
 		if found == nil {
 			continue
 		}
-		digest, err := found.found.Digest, error(nil)
-		if !r.credentials.IsForAll(found.found.By) {
-			digest, err = r.options.Registry.Digest(ctx, found.reference, r.credentials.ForAll())
+		if found.found != nil {
+			e := forAll
+			switch {
+			case r.credentials.IsForAll(found.found.By):
+				e = everybody{reference: found.reference, digest: found.found.Digest}
+			case forAll.digest == "":
+				e = r.everybody(ctx, []string{found.reference})
+			}
+			same := e.reference == found.reference && e.digest == found.found.Digest
+			if same || r.options.PublishPrivate {
+				found.private = !same
+				return found, nil
+			}
+			forAll.refusals = append(forAll.refusals, e.refusals...)
 		}
-		forAll := err == nil && digest == found.found.Digest
-		if forAll || r.options.PublishPrivate {
-			found.private = !forAll
-			return found, nil
-		}
-		if err != nil {
-			public = []refusal{{found.reference, err}}
+		if at := slices.IndexFunc(forAll.refusals, func(r refusal) bool { return r.reference == found.reference }); at >= 0 {
+			public = forAll.refusals[at : at+1]
 			log.V(1).Info("Resolved for one namespace only", "namespace", own.Namespace, "reference", found.reference)
 		}
 	}
@@ -258,14 +298,14 @@ func (r *Resolver) withSecrets(ctx context.Context, log logr.Logger, image usage
 
 // openedBy asks for an image with the pull secrets of a namespace, unless they opened it a short
 // time ago and that concerns nobody else. It returns nil if they do not open it.
-func (r *Resolver) openedBy(ctx context.Context, log logr.Logger, own *pullsecrets.OfNamespace, image usage.Image, references []string) (found *learned) {
+func (r *Resolver) openedBy(ctx context.Context, log logr.Logger, own *pullsecrets.OfNamespace, image usage.Image, references []string, ask asks) (found *learned) {
 	opened := r.attempts.secretsOf(image.Key, own.Namespace).opened
 	if ctx.Err() != nil || !r.options.PublishPrivate && r.clock.Since(opened) < r.options.TagTTL {
 		return nil
 	}
 	var refusals []refusal
 	if len(own.Keychains) > 0 {
-		found, refusals = r.find(ctx, references, append(own.Keychains, keychains.NotAnonymously))
+		found, refusals = ask(ctx, references, append(own.Keychains, keychains.NotAnonymously))
 	}
 	if ctx.Err() != nil {
 		return nil
@@ -300,6 +340,24 @@ func (r *Resolver) nextSecrets(ctx context.Context, image usage.Image) []*pullse
 	}
 	r.attempts.setNextSecrets(image.Key, next)
 	return r.credentials.ByNamespace(ctx, pulls)
+}
+
+// asks is find or look.
+type asks func(ctx context.Context, references []string, keychains []authn.Keychain) (*learned, []refusal)
+
+// look asks which of the references is there, without what it has, in the order of find.
+func (r *Resolver) look(ctx context.Context, references []string, keychains []authn.Keychain) (*learned, []refusal) {
+	var refusals []refusal
+	for _, reference := range references {
+		_, err := r.options.Registry.Digest(ctx, reference, keychains)
+		if err == nil {
+			return &learned{reference: reference}, nil
+		}
+		if refusals = append(refusals, refusal{reference, err}); ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, refusals
 }
 
 // find asks for the references until one is found, as a container runtime does.
