@@ -65,7 +65,7 @@ func (r *Resolver) askForNew(c usage.WorkloadImages, added []usage.Image) {
 				r.attempts.addPendingNotice(image.Key, c.Pull.Namespace)
 			}
 		}
-		r.askAt(queue.Resolving, image)
+		r.ask(image)
 	}
 }
 

@@ -434,3 +434,28 @@ func TestNobodysLayersAreNotAskedFor(t *testing.T) {
 		t.Error("it is not noted that the secret opens the image")
 	}
 }
+
+// spentRegistry gives everybody no more manifests, and still answers HEAD requests.
+type spentRegistry struct{ lockedRegistry }
+
+func (s *spentRegistry) Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*registry.Resolution, error) {
+	found, err := s.lockedRegistry.Resolve(ctx, reference, platforms, keychains)
+	if err == nil && found.By == nil {
+		return nil, &registry.Error{Reason: v1alpha1.ReasonRateLimited, Busy: true, RetryAfter: time.Hour, Err: errors.New("no more")}
+	}
+	return found, err
+}
+
+// The quota for everybody is used up: a public image is asked for with the quota of a namespace that has one, also if
+// another one names it without pull secrets.
+func TestQuotaOfOthers(t *testing.T) {
+	for name, users := range map[string]map[string]string{"one of them": {"plain": "", "with": "right"}, "alone": {"with": "right"}} {
+		l := &spentRegistry{lockedRegistry{open: true}}
+		r, s, _ := privateWorld(t, &l.lockedRegistry, false, users)
+		r.options.Registry = l
+		r.work(t.Context(), &queue.Queue{}, privateImage)
+		if s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage}); t.Failed() {
+			t.Errorf("%s: asked by %q", name, l.users)
+		}
+	}
+}

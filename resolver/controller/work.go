@@ -189,8 +189,8 @@ func (r *Resolver) lookUp(ctx context.Context, log logr.Logger, queue *queue.Que
 }
 
 // question asks for an image with pull secrets, and then as everybody may; as everybody first, if a namespace that
-// names the image has none for it: those of others cost it no requests. What only pull secrets open, and may not be
-// published, is asked for with HEAD requests alone, which quotas of registries do not count.
+// names the image has none for it: those of others cost it no requests. What everybody is refused and may not be
+// published is asked for with HEAD requests of pull secrets, which quotas of registries do not count.
 func (r *Resolver) question(ctx context.Context, log logr.Logger, image usage.Image, references []string) (answer *learned, public []refusal) {
 	secrets := r.nextSecrets(ctx, image)
 	without := func(o *pullsecrets.OfNamespace) bool { return o.None(ctx, references) }
@@ -199,6 +199,9 @@ func (r *Resolver) question(ctx context.Context, log logr.Logger, image usage.Im
 	case slices.ContainsFunc(secrets, without):
 		if answer, forAll.refusals = r.find(ctx, references, r.credentials.ForAll()); answer != nil {
 			return answer, nil
+		}
+		if !r.options.PublishPrivate && slices.ContainsFunc(forAll.refusals, outOfQuota) {
+			forAll = r.everybody(ctx, references) // it may be public, and somebody's quota have room for it
 		}
 	case len(secrets) > 0 && !r.options.PublishPrivate:
 		forAll = r.everybody(ctx, references)

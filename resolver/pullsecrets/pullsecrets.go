@@ -117,8 +117,8 @@ type OfNamespace struct {
 	Problems []string
 }
 
-// None reports whether the namespace has workloads whose kubelets ask for these references without pull secrets: none
-// of its secrets is for their registries, and none is broken.
+// None reports whether the kubelets of all of the namespace's workloads ask for these references without pull secrets:
+// none of its secrets is for their registries, and none is broken.
 func (o *OfNamespace) None(ctx context.Context, references []string) bool {
 	own := append(slices.Clone(o.Keychains), keychains.NotAnonymously)
 	return len(o.Problems) == 0 && !slices.ContainsFunc(references, func(of string) bool {
