@@ -227,16 +227,13 @@ type everybody struct {
 }
 
 func (r *Resolver) everybody(ctx context.Context, references []string) (e everybody) {
-	for _, reference := range references {
+	e.reference, e.refusals = first(ctx, references, func(reference string) error {
 		digest, err := r.options.Registry.Digest(ctx, reference, r.credentials.ForAll())
 		if err == nil {
-			e.reference, e.digest = reference, digest
-			break
+			e.digest = digest
 		}
-		if e.refusals = append(e.refusals, refusal{reference, err}); ctx.Err() != nil {
-			break
-		}
-	}
+		return err
+	})
 	return e
 }
 
@@ -350,33 +347,44 @@ type asks func(ctx context.Context, references []string, keychains []authn.Keych
 
 // look asks which of the references is there, without what it has, in the order of find.
 func (r *Resolver) look(ctx context.Context, references []string, keychains []authn.Keychain) (*learned, []refusal) {
-	var refusals []refusal
-	for _, reference := range references {
+	reference, refusals := first(ctx, references, func(reference string) error {
 		_, err := r.options.Registry.Digest(ctx, reference, keychains)
+		return err
+	})
+	if reference == "" {
+		return nil, refusals
+	}
+	return &learned{reference: reference}, nil
+}
+
+// find asks for the references until one is found, as a container runtime does.
+func (r *Resolver) find(ctx context.Context, references []string, keychains []authn.Keychain) (answer *learned, refusals []refusal) {
+	platforms := r.nodes.clusterPlatforms()
+	_, refusals = first(ctx, references, func(reference string) error {
+		found, err := r.options.Registry.Resolve(ctx, reference, r.nodes.asked(), keychains)
 		if err == nil {
-			return &learned{reference: reference}, nil
+			answer = &learned{reference: reference, found: found, platforms: platforms}
 		}
-		if refusals = append(refusals, refusal{reference, err}); ctx.Err() != nil {
-			break
-		}
+		return err
+	})
+	if answer != nil {
+		return answer, nil
 	}
 	return nil, refusals
 }
 
-// find asks for the references until one is found, as a container runtime does.
-func (r *Resolver) find(ctx context.Context, references []string, keychains []authn.Keychain) (*learned, []refusal) {
-	platforms := r.nodes.clusterPlatforms()
-	var refusals []refusal
+// first asks for the references until one is answered, which it returns, and the refusals of those before it.
+func first(ctx context.Context, references []string, ask func(reference string) error) (reference string, refusals []refusal) {
 	for _, reference := range references {
-		found, err := r.options.Registry.Resolve(ctx, reference, r.nodes.asked(), keychains)
+		err := ask(reference)
 		if err == nil {
-			return &learned{reference: reference, found: found, platforms: platforms}, nil
+			return reference, refusals
 		}
 		if refusals = append(refusals, refusal{reference, err}); ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, refusals
+	return "", refusals
 }
 
 // asked reports whether a refusal is that of a registry, and not that no credential is for
