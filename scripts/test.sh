@@ -57,7 +57,7 @@ LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum lab/go.mod lab/go.sum lab/run scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.
 APART=(.editorconfig .github .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix renovate.json rpm okd-machine-os kind lab/test/layout lab/test/template lab/test/README.md lab/test/checks.sh lab/test/registry.sh
-  lab/test/arch lab/test/engine lab/test/formulas lab/test/kind lab/test/nix lab/test/okd lab/test/release lab/test/rpm lab/test/upstream lab/test/vm lab/test/core scripts lab/bench lab/sbom)
+  lab/test/arch lab/test/choice lab/test/engine lab/test/formulas lab/test/kind lab/test/nix lab/test/okd lab/test/release lab/test/rpm lab/test/upstream lab/test/vm lab/test/core scripts lab/bench lab/sbom)
 
 # What is the same for every line.
 OF_ALL_LINES=(lint module race rebase lines eval)
