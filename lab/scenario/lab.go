@@ -82,6 +82,8 @@ type Pod struct {
 	PullSecret string
 	// PullPolicy is that of the container; if empty, what Kubernetes makes of the image's tag.
 	PullPolicy corev1.PullPolicy
+	// Model is the image or OCI artifact of an image volume, if any.
+	Model string
 }
 
 func (p Pod) object() *corev1.Pod {
@@ -100,16 +102,23 @@ func (p Pod) object() *corev1.Pod {
 	if p.PullSecret != "" {
 		secrets = []corev1.LocalObjectReference{{Name: p.PullSecret}}
 	}
+	var volumes []corev1.Volume
+	var mounts []corev1.VolumeMount
+	if p.Model != "" {
+		volumes = []corev1.Volume{{Name: "model", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: p.Model}}}}
+		mounts = []corev1.VolumeMount{{Name: "model", MountPath: "/model"}}
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name},
 		Spec: corev1.PodSpec{
+			Volumes:                       volumes,
 			SchedulerName:                 p.Scheduler,
 			NodeName:                      p.Node,
 			TerminationGracePeriodSeconds: &second,
 			AutomountServiceAccountToken:  &no,
 			ImagePullSecrets:              secrets,
 			Containers: []corev1.Container{{
-				Name: "main", Image: p.Image, ImagePullPolicy: p.PullPolicy,
+				Name: "main", Image: p.Image, ImagePullPolicy: p.PullPolicy, VolumeMounts: mounts,
 				Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits},
 			}},
 		},

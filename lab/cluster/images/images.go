@@ -39,6 +39,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
 )
@@ -157,6 +158,32 @@ func Build(spec Image) (v1.Image, error) {
 	}
 	return img, nil
 }
+
+// Model makes an OCI artifact of files, such as the weights of a model, each a blob of its Size random bytes. Pods mount
+// it as an image volume.
+func Model(files ...Layer) (v1.Image, error) {
+	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
+	img = mutate.ConfigMediaType(img, "application/vnd.cncf.model.config.v1+json")
+	for _, file := range files {
+		content, err := io.ReadAll(file.random())
+		if err != nil {
+			return nil, err
+		}
+		addendum := mutate.Addendum{
+			Layer: static.NewLayer(content, "application/vnd.cncf.model.weight.v1.raw"), MediaType: "application/vnd.cncf.model.weight.v1.raw",
+			Annotations: map[string]string{"org.opencontainers.image.title": file.Name},
+		}
+		if img, err = mutate.Append(img, addendum); err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
+}
+
+// random is Size bytes, which depend on the name and it alone.
+func (l Layer) random() io.Reader { return io.LimitReader(rand.NewChaCha8(l.seed()), l.Size) }
+
+func (l Layer) seed() [32]byte { return sha256.Sum256(fmt.Appendf(nil, "%s-%d", l.Name, l.Size)) }
 
 // Index makes an OCI index of images, each under the platform of its config.
 func Index(members ...v1.Image) (v1.ImageIndex, error) {
@@ -344,13 +371,12 @@ func archive(w io.Writer, spec Layer) error {
 		}
 	}
 	if spec.Size > 0 {
-		content := fmt.Sprintf("%s-%d", spec.Name, spec.Size)
-		seed := sha256.Sum256([]byte(content))
+		seed := spec.seed()
 		header := &tar.Header{Name: fmt.Sprintf("layers/%x", seed[:8]), Mode: 0o644, Size: spec.Size}
 		if err := archive.WriteHeader(header); err != nil {
 			return err
 		}
-		if _, err := io.CopyN(archive, rand.NewChaCha8(seed), spec.Size); err != nil {
+		if _, err := io.Copy(archive, spec.random()); err != nil {
 			return err
 		}
 	}
