@@ -26,9 +26,7 @@ type Experiment struct {
 	// Axis is what X of the runs means ("Zipf exponent", "Mbit/s", ...); empty if
 	// the experiment varies nothing.
 	Axis string `json:"axis,omitempty"`
-	// Log: the axis is logarithmic.
-	Log  bool  `json:"log,omitempty"`
-	Runs []Run `json:"runs"`
+	Runs []Run  `json:"runs"`
 }
 
 // Run is one policy in one scenario with one seed. Runs of an experiment with the
