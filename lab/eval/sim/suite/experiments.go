@@ -107,8 +107,7 @@ func policies(x Extent) Experiment {
 			Name: "policies", Title: "What does each policy save, and at what cost?",
 			Text: "All policies in all scenarios that begin with empty nodes. The command layersim list describes them.",
 		},
-		Cases:         cases(pick(x, few, scenarios), x.size(), named(names...)),
-		Distributions: true,
+		Cases: cases(pick(x, few, scenarios), x.size(), named(names...)),
 	}
 }
 

@@ -338,24 +338,9 @@ func TestPlayIsDeterministic(t *testing.T) {
 				if run.Scenario != c.Scenario.Name || run.X != c.X || run.Seed != seed || run.Policy != p.Name || run.Pods == 0 {
 					t.Errorf("run %d is %s at %v with seed %d by %s of %d pods", next, run.Scenario, run.X, run.Seed, run.Policy, run.Pods)
 				}
-				if run.Quantiles != nil {
-					t.Errorf("run %d has quantiles", next)
-				}
 				next++
 			}
 		}
-	}
-}
-
-func TestPlayKeepsDistributions(t *testing.T) {
-	needsLayers(t)
-	e := Experiment{Cases: []Case{{Scenario: tiny(t), Policies: named("default"), Model: sim.DefaultModel()}}, Distributions: true}
-	result, err := Play(t.Context(), e, nil, 1, 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := len(result.Runs[0].Quantiles); n != 101 {
-		t.Errorf("%d quantiles", n)
 	}
 }
 
