@@ -303,7 +303,7 @@ func TestDraw(t *testing.T) {
 		{4, 4 * 5, "10 nodes, Mbit/s 50"},
 	} {
 		d := of(&report.Experiments[i])
-		if len(d.Rows) != want.rows || d.Rows[1].Name != want.second || len(d.Panels) != 2 || len(d.Legend) != 5 {
+		if len(d.Rows) != want.rows || d.Rows[1].Name != want.second || len(d.Panels) != 2 || len(d.Legend) != 5 || d.Names < float64(figureLetter*len(want.second)) {
 			t.Errorf("%s: %+v", report.Experiments[i].Name, d)
 		}
 		for _, p := range d.Panels {
