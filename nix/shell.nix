@@ -15,7 +15,6 @@ pkgs.mkShell {
   packages = with pkgs; [
     buildah
     busybox
-    chromium
     cni-plugins
     conmon
     curl

@@ -69,6 +69,17 @@ esac
 scripts/install-deps.sh
 scripts/build.sh "${binaries[@]}"
 case ${1:-} in
-image-locality | scheduler-tour) exec lab/demos/run.sh "$1" ;;
+image-locality | scheduler-tour)
+  text=lab/demos/$1/README.md
+  export DEMOS_NAME=${DEMOS_NAME:-demos}
+  settings=$(lab/demos/cluster.sh up) # which leaves nothing behind when it fails
+  trap 'lab/demos/cluster.sh down' EXIT
+  eval "$settings"
+  lab/run test/demos/run "$text"
+  trap - EXIT
+  lab/demos/cluster.sh down
+  echo "demo: ok: every command of $text did what the text says"
+  exit
+  ;;
 esac
 exec "$BUILD/bin/lab/demo" --bin-dir "$BUILD/bin" ${1:+"--$1" --log-dir "${OUTPUT#"$ROOT"/}/demo-$1/log"}

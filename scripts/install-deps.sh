@@ -4,7 +4,7 @@
 #
 #   install-deps.sh [--check] [--run] [EXTRA...]   with --check: report what is missing, install nothing;
 #                                          with --run: only what programs need that are compiled already;
-#                                          EXTRA: dev, gh, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm, bats
+#                                          EXTRA: dev, gh, npm, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm, bats
 . "$(dirname "$0")/lib.sh"
 
 # What must be there (a command, or a name that present() knows), and the package that has
@@ -35,11 +35,10 @@ awk             gawk                       gawk
 ca-certificates ca-certificates            ca-certificates
 '
 # Packages that the demo and make test do without: installed only if named. dev: what a change to this
-# project needs (lint, generators, images); gh: what fills the releases page; npm and
-# chromium: the page of an evaluation and its test; prometheus: what layer-extender asks in a
-# test; cross: crio for the other architecture; qemu: runs it; kind-image: a kind node image;
-# vm: a virtual machine; bats: what CRI-O's own tests need (bats itself is from npm);
-# the others: packages of that kind and their tests.
+# project needs (lint, generators, images); gh: what fills the releases page; npm: tests of dashboards and
+# of CRI-O; prometheus: what layer-extender asks in a test; cross: crio for the other architecture; qemu:
+# runs it; kind-image: a kind node image; vm: a virtual machine; bats: what CRI-O's own tests need (bats
+# itself is from npm); the others: packages of that kind and their tests.
 EXTRAS='
 dev       skopeo          skopeo                     skopeo
 dev       buildah         buildah                    buildah
@@ -48,7 +47,6 @@ dev       protobuf.proto  libprotobuf-dev            protobuf-devel
 dev       shellcheck      shellcheck                 ShellCheck
 gh        gh                gh                   gh
 npm       npm               npm                  nodejs-npm
-chromium  chromium          chromium             chromium
 prometheus prometheus       prometheus           golang-github-prometheus
 nix       nix               nix-bin              nix
 rpm       rpmbuild          rpm                  rpm-build
@@ -107,15 +105,6 @@ any() {
   return 1
 }
 
-# Chromium, or a replacement.
-browser() {
-  local name
-  for name in chromium chromium-browser google-chrome; do
-    ! command -v "$name" >/dev/null || return 0
-  done
-  return 1
-}
-
 present() {
   case ${IN_NIX_SHELL:+nix}:$1 in
   # Not in such places, but where the shell of flake.nix points to.
@@ -126,7 +115,6 @@ present() {
   seccomp.h) any /usr/include/seccomp.h ;;
   cni) any /usr/lib/cni/bridge /usr/libexec/cni/bridge /opt/cni/bin/bridge ;;
   protobuf.proto) any /usr/include/google/protobuf/descriptor.proto ;;
-  chromium) browser ;;
   netavark | aardvark-dns) any "/usr/lib/podman/$1" "/usr/libexec/podman/$1" ;;
   /*) any "$1" ;;
   ca-certificates) any /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt ;;
@@ -176,7 +164,7 @@ for arg in "$@"; do
   elif [ "$arg" = --run ]; then
     run=1 TABLE=$(grep -vE '^(git|gcc|libc\.a|pkg-config|seccomp\.h|libseccomp\.a) ' <<<"$TABLE")
   else
-    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': dev, gh, npm, chromium, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm or bats"
+    TABLE+=$(sed -n "s/^$arg  *//p" <<<"$EXTRAS" | grep .)$'\n' || die "unknown extra '$arg': dev, gh, npm, prometheus, cross, qemu, nix, rpm, okd, kind, kind-image, vm or bats"
   fi
 done
 # One at a time: apt waits for another's packages, but not for its lists.

@@ -144,8 +144,6 @@ step_integration() {
   workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./cmd/layer-prefetcher/... ./lab/test/deploy/chart/... ./lab/test/oldserver/... || status=1
   workspace integration-scheduler -tags integration -count=1 ./lab/test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
-  scripts/install-deps.sh chromium && lab/eval/page/assets.sh >/dev/null &&
-    go_test integration-page lab -tags integration -count=1 ./eval/page/... || status=1
   lab/dashboards/schema/fetch.sh >/dev/null &&
     workspace integration-dashboards -tags integration -count=1 ./lab/dashboards/... || status=1
   return "$status"

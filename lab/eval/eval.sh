@@ -24,12 +24,9 @@ build() {
     go build -tags "$SCHEDULER_TAGS" -ldflags "-X main.version=$(git -C "$ROOT" describe --always --dirty)" -o "$LAYERSIM" ./lab/cmd/layersim)
 }
 
-# Before what takes long: without its libraries there is no page.
-command -v npm >/dev/null || scripts/install-deps.sh npm
-assets=$(lab/eval/page/assets.sh)
 with_lock layersim build
 
 say "playing: size $SIZE, seeds: $SEEDS, ${LAYER_DATA:-generated images}"
 "$LAYERSIM" eval --size "$SIZE" --seeds "$SEEDS" --out "$OUT/report.json" ${EXPERIMENTS:+--experiments "$EXPERIMENTS"}
-lab/run evalpage "$OUT/report.json" --out "$OUT" --assets "$assets" >/dev/null
+lab/run evalpage "$OUT/report.json" --out "$OUT" >/dev/null
 say "done: open $OUT/index.html; raw numbers are in report.csv and report.json beside it, the program is $LAYERSIM"

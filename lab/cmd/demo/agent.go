@@ -31,23 +31,26 @@ import (
 	"github.com/layer-locality/layer-locality/terminal"
 )
 
-const (
-	agentIntro = `Nothing is replaced: stock nodes with containerd and CRI-O, a stock kubelet, apiserver and scheduler. Pods of a
+var ofAgent = edition{
+	intro: `Nothing is replaced: stock nodes with containerd and CRI-O, a stock kubelet, apiserver and scheduler. Pods of a
 DaemonSet, layer-agent, publish what each node holds; kube-scheduler with the plugin is a Deployment beside the
-cluster's own. Links have %d Mbit/s.`
-	agentSummary = "stock nodes report what they hold, and pods start where layers are"
+cluster's own. Links have %d Mbit/s.
 
+  n1  containerd, which keeps the blobs of layers
+  n2  containerd, which drops them after unpacking
+  n3  CRI-O
+  n4  CRI-O, empty but for the scheduler's pod`,
+	nodes:   "four nodes",
+	summary: "stock nodes report what they hold, and pods start where layers are",
+}
+
+const (
 	manyImages     = 60
 	placedPods     = 10
 	agentLayer     = 20_000_000
 	labelled       = "team-a"
 	schedulerLabel = "layerlocality.io/scheduler"
 )
-
-// agentNodes are the nodes of the demo, by what they show. The last one stays empty.
-var agentNodes = map[string]string{
-	"n1": "containerd, which keeps the blobs of layers", "n2": "containerd, which drops them after unpacking", "n3": "CRI-O", "n4": "CRI-O, empty but for the scheduler's pod",
-}
 
 // agentDemo shows a cluster on which nothing may be replaced.
 type agentDemo struct {
@@ -58,18 +61,9 @@ type agentDemo struct {
 	token string
 }
 
-func runAgent(ctx context.Context, logDir, binDir string) (err error) {
-	if logDir, err = freshLogs(logDir); err != nil {
-		return err
-	}
-	fmt.Fprintf(terminal.Stdout, agentIntro+"\n\n", bandwidth/1_000_000)
-	for _, node := range []string{"n1", "n2", "n3", "n4"} {
-		fmt.Fprintf(terminal.Stdout, "  %s  %s\n", node, agentNodes[node])
-	}
-	fmt.Fprintln(terminal.Stdout)
-	say("starting four nodes")
-	return withCluster(ctx, cluster.Config{
-		Name: "demo", LogDir: logDir, BinDir: binDir, Nodes: 4, Flavour: cluster.Stock, Bandwidth: bandwidth,
+func runAgent(ctx context.Context, logDir, binDir string) error {
+	return ofAgent.play(ctx, cluster.Config{
+		LogDir: logDir, BinDir: binDir, Nodes: 4, Flavour: cluster.Stock,
 		ContainerRuntimes: map[string]cluster.ContainerRuntime{"n1": cluster.Containerd, "n2": cluster.Containerd},
 		PerNode: func(node string, runtime, _ *cluster.Component) {
 			if node == "n2" {
@@ -77,7 +71,7 @@ func runAgent(ctx context.Context, logDir, binDir string) (err error) {
 			}
 		},
 		Addons: []cluster.Addon{addons.Resolver(cluster.Component{})},
-	}, agentSummary, func(lab *scenario.Lab) error {
+	}, func(lab *scenario.Lab) error {
 		d := &agentDemo{c: lab.Cluster, lab: lab}
 		for _, step := range []func(context.Context) error{d.install, d.many, d.ancestor, d.neverPulled, d.byNamespace, d.questions} {
 			if err := step(ctx); err != nil {

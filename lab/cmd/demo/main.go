@@ -69,13 +69,13 @@ var say = func() func(string, ...any) {
 	}
 }()
 
-// edition is what differs between the demo with patched nodes and the one with stock nodes.
+// edition is what differs between the demos.
 type edition struct {
-	flavour cluster.Flavour
 	// intro is printed first, nodes describes them, summary is what was shown.
 	intro, nodes, summary string
-	// state shows the objects from which the scheduler has what nodes hold.
-	state func(ctx context.Context, lab *scenario.Lab, placements []placement, shared []v1.Descriptor) error
+	// flavour is that of three nodes, state shows the objects from which the scheduler has what they hold.
+	flavour cluster.Flavour
+	state   func(ctx context.Context, lab *scenario.Lab, placements []placement, shared []v1.Descriptor) error
 }
 
 var (
@@ -100,38 +100,31 @@ no more load than the others. Links have %d Mbit/s.`,
 	}
 )
 
-func run(ctx context.Context, logDir, binDir string, e edition) (err error) {
-	if logDir, err = freshLogs(logDir); err != nil {
+func run(ctx context.Context, logDir, binDir string, e edition) error {
+	scheduler := scenario.Schedulers()
+	scheduler.Flavour = cluster.Patched
+	return e.play(ctx, cluster.Config{
+		LogDir:    logDir,
+		BinDir:    binDir,
+		Flavour:   e.flavour,
+		Lab:       true,
+		Scheduler: scheduler,
+		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{})},
+	}, func(lab *scenario.Lab) error { return show(ctx, lab, e) })
+}
+
+// play removes the logs of an earlier run, starts a cluster, calls f, removes the cluster, and prints
+// what was shown if all of that went well.
+func (e *edition) play(ctx context.Context, config cluster.Config, f func(*scenario.Lab) error) (err error) {
+	if config.LogDir, err = filepath.Abs(config.LogDir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(config.LogDir); err != nil {
 		return err
 	}
 	fmt.Fprintf(terminal.Stdout, e.intro+"\n\n", bandwidth/1_000_000)
 	say("starting %s", e.nodes)
-	scheduler := scenario.Schedulers()
-	scheduler.Flavour = cluster.Patched
-	return withCluster(ctx, cluster.Config{
-		Name:      "demo",
-		LogDir:    logDir,
-		BinDir:    binDir,
-		Flavour:   e.flavour,
-		Bandwidth: bandwidth,
-		Lab:       true,
-		Scheduler: scheduler,
-		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{})},
-	}, e.summary, func(lab *scenario.Lab) error { return show(ctx, lab, e) })
-}
-
-// freshLogs returns the absolute path of a folder for logs, without those of an earlier run.
-func freshLogs(logDir string) (string, error) {
-	logDir, err := filepath.Abs(logDir)
-	if err != nil {
-		return "", err
-	}
-	return logDir, os.RemoveAll(logDir)
-}
-
-// withCluster starts a cluster, calls f, removes the cluster, and prints what was shown if all of
-// that went well.
-func withCluster(ctx context.Context, config cluster.Config, summary string, f func(*scenario.Lab) error) (err error) {
+	config.Name, config.Bandwidth = "demo", bandwidth
 	config.Logf = func(format string, args ...any) {
 		fmt.Fprintf(terminal.Stdout, "         cluster "+format+"\n", args...)
 	}
@@ -146,7 +139,7 @@ func withCluster(ctx context.Context, config cluster.Config, summary string, f f
 		err = errors.Join(err, c.Stop(cleanup))
 		if err == nil {
 			say("nothing is left")
-			fmt.Fprintln(terminal.Stdout, "demo: ok: "+summary)
+			fmt.Fprintln(terminal.Stdout, "demo: ok: "+e.summary)
 		}
 	}()
 	lab, err := scenario.NewLab(c)

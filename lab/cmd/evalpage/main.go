@@ -19,17 +19,16 @@ import (
 )
 
 func main() {
-	var out, assets, document string
+	var out, document string
 	command := &cobra.Command{
 		Use:   "evalpage REPORT.json",
 		Short: "Write the report of an evaluation as a page (index.html), a table (report.csv) and, of all policies, a figure (figure.svg)",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return run(args[0], out, assets, document)
+			return run(args[0], out, document)
 		},
 	}
 	command.Flags().StringVar(&out, "out", "_out/eval", "folder to write to")
-	command.Flags().StringVar(&assets, "assets", "_build/page-assets", "folder with the page's libraries, from lab/eval/page/assets.sh")
 	command.Flags().StringVar(&document, "document", "", "markdown `file` whose tables to bring up to date (docs/evaluation.md), as far as the report has what they show")
 	os.Exit(terminal.Run(context.Background(), command))
 }
@@ -40,7 +39,7 @@ type output struct {
 	content []byte
 }
 
-func run(file, out, assetFolder, document string) error {
+func run(file, out, document string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -52,15 +51,11 @@ func run(file, out, assetFolder, document string) error {
 	if err := report.Check(); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	assets, err := page.LoadAssets(assetFolder)
-	if err != nil {
-		return err
-	}
 	var table, html bytes.Buffer
 	if err := evaluation.WriteCSV(&table, &report); err != nil {
 		return err
 	}
-	if err := page.Write(&html, &report, assets); err != nil {
+	if err := page.Write(&html, &report); err != nil {
 		return err
 	}
 	files := []output{{"report.csv", table.Bytes()}, {"index.html", html.Bytes()}}

@@ -20,13 +20,14 @@ func write(t *testing.T, path, content string) string {
 
 func TestRun(t *testing.T) {
 	folder := t.TempDir()
-	assets, out := filepath.Join(folder, "assets"), filepath.Join(folder, "out", "eval")
-	write(t, filepath.Join(assets, "node_modules/d3/dist/d3.min.js"), "var d3;")
-	write(t, filepath.Join(assets, "node_modules/@observablehq/plot/dist/plot.umd.min.js"), "var Plot;")
+	out := filepath.Join(folder, "out", "eval")
 	report := write(t, filepath.Join(folder, "report.json"),
-		`{"version": "v1", "experiments": [{"name": "policies", "title": "a title", "runs": [{"scenario": "s", "policy": "default", "seed": 7, "pulledBytes": 12345}]}]}`)
+		`{"version": "v1", "experiments": [{"name": "policies", "title": "a title", "runs": [
+			{"scenario": "s", "policy": "default", "seed": 7, "pulledBytes": 12345},
+			{"scenario": "s", "policy": "layerlocality", "seed": 7},
+			{"scenario": "s", "policy": "greedy", "seed": 7}]}]}`)
 	document := write(t, filepath.Join(folder, "document.md"), "before\n")
-	if err := run(report, out, assets, document); err != nil {
+	if err := run(report, out, document); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"index.html": "a title", "report.csv": "policies,s,default,,,7,0,0,0,12345,", "figure.svg": "</svg>"} {
@@ -44,7 +45,7 @@ func TestRun(t *testing.T) {
 	// A table that cannot be made: nothing is written.
 	write(t, document, "<!-- evalpage: other -->\n<!-- end -->")
 	elsewhere := filepath.Join(folder, "elsewhere")
-	if err := run(report, elsewhere, assets, document); err == nil || !strings.Contains(err.Error(), `document.md: no table "other"`) {
+	if err := run(report, elsewhere, document); err == nil || !strings.Contains(err.Error(), `document.md: no table "other"`) {
 		t.Errorf("an unknown table: %v", err)
 	}
 	if _, err := os.Stat(elsewhere); err == nil {
@@ -61,10 +62,9 @@ func TestRunRefuses(t *testing.T) {
 		`{"experiments": [{"name": "e", "runs": [{"startupMean": NaN}]}]}`:   "is not the report of an evaluation",
 		`{"experiments": [{"name": "e", "runs": [{"startupMean": 1e999}]}]}`: "is not the report of an evaluation",
 		`{"experiments": [{"name": "e", "runs": [{}, {}]}]}`:                 "two runs of policy",
-		`{}`: "lab/eval/page/assets.sh",
 	} {
 		out := filepath.Join(folder, "out")
-		err := run(write(t, filepath.Join(folder, "report.json"), content), out, filepath.Join(folder, "no assets"), "")
+		err := run(write(t, filepath.Join(folder, "report.json"), content), out, "")
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", content, err, want)
 		}
@@ -72,7 +72,7 @@ func TestRunRefuses(t *testing.T) {
 			t.Errorf("%s: something was written", content)
 		}
 	}
-	if err := run(filepath.Join(folder, "nothing.json"), folder, folder, ""); err == nil || !strings.Contains(err.Error(), "nothing.json") {
+	if err := run(filepath.Join(folder, "nothing.json"), folder, ""); err == nil || !strings.Contains(err.Error(), "nothing.json") {
 		t.Errorf("no file: %v", err)
 	}
 }

@@ -43,7 +43,7 @@ func runCommand() *cobra.Command {
 			}
 			e := suite.Experiment{Experiment: evaluation.Experiment{
 				Name: "run", Title: "Chosen scenarios", Command: strings.Join(os.Args, " "),
-			}, Distributions: true}
+			}}
 			var found []suite.Scenario
 			var d *suite.Data
 			var err error

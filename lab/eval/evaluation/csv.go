@@ -49,7 +49,7 @@ func float(v float64) string {
 }
 
 // WriteCSV writes the report as CSV (RFC 4180), with a header and one line per
-// run: every metric except the quantiles, in the units of Metrics. x is empty
+// run: every metric, in the units of Metrics. x is empty
 // if the experiment has no axis.
 func WriteCSV(w io.Writer, report *Report) error {
 	out := csv.NewWriter(w)

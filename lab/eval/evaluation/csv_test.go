@@ -17,7 +17,7 @@ func TestWriteCSV(t *testing.T) {
 			Scenario: `says "hello", twice`, Policy: "default", X: 7, Seed: math.MaxUint64,
 			Metrics: Metrics{
 				Pods: 20, Unschedulable: 1, Unstarted: 3, PulledBytes: math.MaxInt64, StartupMean: 1.5, StartupP50: 1, StartupP99: 1e-9,
-				Quantiles: make([]float64, 101), CPUStd: 0.1, MaxMeanPods: 1.25, DiskBytes: 3, RemovedBytes: 4, Seconds: 0.5, PeerBytes: 5, DistinctBytes: 6,
+				CPUStd: 0.1, MaxMeanPods: 1.25, DiskBytes: 3, RemovedBytes: 4, Seconds: 0.5, PeerBytes: 5, DistinctBytes: 6,
 			},
 		}}},
 		{Name: "axis", Axis: "two\nlines", Runs: []Run{{Scenario: "s", Policy: "p", X: 0.6, Metrics: Metrics{CPUStd: math.NaN(), Seconds: math.Inf(1)}}}},
@@ -49,7 +49,7 @@ func TestColumnsAreComplete(t *testing.T) {
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[Metrics]()) {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name != "quantiles" && !slices.Contains(names, name) {
+		if !slices.Contains(names, name) {
 			t.Errorf("metric %s has no column", name)
 		}
 	}
@@ -79,8 +79,6 @@ func TestWriteCSVReportsErrors(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	run := Run{Scenario: "s", Policy: "p", X: 1, Seed: 2}
-	short := run
-	short.Quantiles = make([]float64, 5)
 	for name, test := range map[string]struct {
 		report Report
 		want   string
@@ -90,7 +88,6 @@ func TestCheck(t *testing.T) {
 		"unnamed":   {Report{Experiments: []Experiment{{}}}, "experiment 0 has no name"},
 		"same name": {Report{Experiments: []Experiment{{Name: "a"}, {Name: "a"}}}, `two experiments are named "a"`},
 		"same run":  {Report{Experiments: []Experiment{{Name: "a", Axis: "w", Runs: []Run{run, run}}}}, `experiment "a": two runs of policy "p" in scenario "s" with x 1 and seed 2`},
-		"quantiles": {Report{Experiments: []Experiment{{Name: "a", Axis: "w", Runs: []Run{short}}}}, `experiment "a": policy "p" in scenario "s" has 5 quantiles, not 101`},
 		"no axis":   {Report{Experiments: []Experiment{{Name: "a", Runs: []Run{run}}}}, `experiment "a": policy "p" in scenario "s" has x 1 with axis ""`},
 		"x":         {Report{Experiments: []Experiment{{Name: "a", Axis: "w", Runs: []Run{{X: math.NaN()}}}}}, `experiment "a": policy "" in scenario "" has x NaN with axis "w"`},
 	} {

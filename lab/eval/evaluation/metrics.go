@@ -18,11 +18,8 @@ func (m *Metrics) SetStartups(seconds []float64) {
 	for _, s := range seconds {
 		m.StartupMean += s / float64(n)
 	}
-	m.Quantiles = make([]float64, 101)
-	for percent := range m.Quantiles {
-		m.Quantiles[percent] = seconds[max(1, (percent*n+99)/100)-1]
-	}
-	m.StartupP50, m.StartupP99 = m.Quantiles[50], m.Quantiles[99]
+	at := func(percent int) float64 { return seconds[(percent*n+99)/100-1] }
+	m.StartupP50, m.StartupP99 = at(50), at(99)
 }
 
 // Avoided is the share of the avoidable bytes that a run did not pull: those that base,

@@ -26,9 +26,7 @@ type Experiment struct {
 	// Axis is what X of the runs means ("Zipf exponent", "Mbit/s", ...); empty if
 	// the experiment varies nothing.
 	Axis string `json:"axis,omitempty"`
-	// Log: the axis is logarithmic.
-	Log  bool  `json:"log,omitempty"`
-	Runs []Run `json:"runs"`
+	Runs []Run  `json:"runs"`
 }
 
 // Run is one policy in one scenario with one seed. Runs of an experiment with the
@@ -59,11 +57,10 @@ type Metrics struct {
 	// pulls less. 0: not known.
 	DistinctBytes int64 `json:"distinctBytes,omitempty"`
 	// Start-up times, in seconds, from the creation of a pod to the start of its
-	// container. Quantiles are those at 0, 1, ..., 100 percent.
-	StartupMean float64   `json:"startupMean"`
-	StartupP50  float64   `json:"startupP50"`
-	StartupP99  float64   `json:"startupP99"`
-	Quantiles   []float64 `json:"quantiles,omitempty"`
+	// container.
+	StartupMean float64 `json:"startupMean"`
+	StartupP50  float64 `json:"startupP50"`
+	StartupP99  float64 `json:"startupP99"`
 	// CPUStd is the standard deviation over nodes of the share of CPU that is
 	// requested, as a mean over the moments after each placement.
 	CPUStd float64 `json:"cpuStd"`

@@ -167,7 +167,7 @@ func (t *tableOfDocument) markdown(summaries map[string]summary) (string, error)
 // valueIn returns the text of a cell.
 func valueIn(s summary, row documentRow, column documentColumn) (string, error) {
 	for _, g := range s.Groups {
-		if g.Scenario != row.scenario || float64(g.X) != row.x {
+		if g.Scenario != row.scenario || g.X != row.x {
 			continue
 		}
 		for _, c := range g.Cells {

@@ -1,9 +1,7 @@
 package page
 
 import (
-	"encoding/json"
 	"math"
-	"strconv"
 
 	"gonum.org/v1/gonum/stat"
 	"gonum.org/v1/gonum/stat/distuv"
@@ -61,24 +59,8 @@ func ratio(value, base float64) float64 {
 	return value / base // infinite for a base of 0
 }
 
+// finite: there is a mean that can be printed and drawn.
+func (e estimate) finite() bool { return !math.IsNaN(e.Mean) && !math.IsInf(e.Mean, 0) }
+
 // half returns half of the interval's width; NaN if there is no interval.
 func (e estimate) half() float64 { return e.High - e.Mean }
-
-// MarshalJSON returns [mean, low, high, seeds], with null where there is no
-// number.
-func (e estimate) MarshalJSON() ([]byte, error) {
-	return json.Marshal([]any{number(e.Mean), number(e.Low), number(e.High), e.Seeds})
-}
-
-// number is a float that can always be written as JSON: with six digits, or null
-// if it is not a number.
-type number float64
-
-// MarshalJSON implements json.Marshaler.
-func (n number) MarshalJSON() ([]byte, error) {
-	v := float64(n)
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return []byte("null"), nil
-	}
-	return strconv.AppendFloat(nil, v, 'g', 6, 64), nil
-}

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"encoding/json"
 	"math"
 	"testing"
 )
@@ -45,29 +44,6 @@ func TestRatio(t *testing.T) {
 	} {
 		if got := ratio(test.value, test.base); !same(got, test.want) {
 			t.Errorf("%v / %v = %v, want %v", test.value, test.base, got, test.want)
-		}
-	}
-}
-
-// JSON has no NaN, but every estimate can be written.
-func TestEstimateJSON(t *testing.T) {
-	for want, e := range map[string]estimate{
-		"[null,null,null,0]":             estimateOf(nil),
-		"[0.333333,null,null,1]":         estimateOf([]float64{1.0 / 3}),
-		"[0.5,-5.8531,6.8531,2]":         estimateOf([]float64{0, 1}),
-		"[1.79769e+308,null,null,1]":     estimateOf([]float64{math.MaxFloat64}),
-		"[null,null,null,2]":             estimateOf([]float64{math.MaxFloat64, math.MaxFloat64}),
-		"[123457,123457,123457,2]":       estimateOf([]float64{123456.7, 123456.7}),
-		"[1.23457e+09,null,null,1]":      estimateOf([]float64{1234567890}),
-		"[-2,-2,-2,3]":                   estimateOf([]float64{-2, -2, -2}),
-		"[0,-8.98464e+06,8.98464e+06,2]": estimateOf([]float64{-1e6 / math.Sqrt2, 1e6 / math.Sqrt2}),
-	} {
-		got, err := json.Marshal(e)
-		if err != nil {
-			t.Errorf("%+v: %v", e, err)
-		}
-		if string(got) != want {
-			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package page
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/layer-locality/layer-locality/lab/eval/evaluation"
 )
@@ -32,27 +31,12 @@ func fixture(hostile string) *evaluation.Report {
 		noise := func() float64 { return 1 + 0.04*random.NormFloat64() }
 		// Default's bytes differ much between seeds, ratios do not.
 		pulled := 250e9 * (1 + 0.2*float64(seed)) * bytes * noise()
-		var startups []float64
-		for range 400 {
-			if random.Float64() > 0.3+0.6*bytes {
-				startups = append(startups, 0)
-			} else {
-				startups = append(startups, 12*bytes*math.Exp(random.NormFloat64()))
-			}
-		}
-		slices.Sort(startups)
 		m := evaluation.Metrics{
 			Pods: 1000, PulledBytes: int64(pulled), CPUStd: cpu * noise(), MaxMeanPods: 1 + 4*cpu*noise(),
 			DiskBytes: int64(180e9 * math.Sqrt(bytes) * noise()), RemovedBytes: int64(pulled / 3), Seconds: 2 * noise(),
+			StartupMean: 12 * bytes * noise(), StartupP50: 8 * bytes * noise(), StartupP99: 90 * bytes * noise(),
 			DistinctBytes: int64(50e9 * (1 + 0.2*float64(seed))),
 		}
-		for i := range 101 {
-			m.Quantiles = append(m.Quantiles, startups[i*399/100])
-		}
-		for _, s := range startups {
-			m.StartupMean += s / 400
-		}
-		m.StartupP50, m.StartupP99 = m.Quantiles[50], m.Quantiles[99]
 		return evaluation.Run{Scenario: scenario, Policy: policy, X: x, Seed: seed, Metrics: m}
 	}
 	const seeds = 5
@@ -72,9 +56,7 @@ func fixture(hostile string) *evaluation.Report {
 				}
 			}
 			for _, x := range []float64{10, 50, 200, 1000} {
-				r := run("10 nodes", x, seed, p.name, p.bytes, p.cpu)
-				r.Quantiles = nil
-				links = append(links, r)
+				links = append(links, run("10 nodes", x, seed, p.name, p.bytes, p.cpu))
 			}
 			for _, scenario := range []string{"single pods", "ReplicaSets"} {
 				if p.name != "lrscheduler" && p.name != "layerlocality" {
@@ -94,9 +76,9 @@ func fixture(hostile string) *evaluation.Report {
 		Version: "v0.0.0-test", Data: "generated: 976 images", Command: "make eval LAYER_DATA=images.jsonl",
 		Experiments: []evaluation.Experiment{
 			{Name: "overview", Title: "What does it save?", Text: "1,000 pods on 10 nodes, Zipf exponent 1, 20 GB of disk. " + hostile, Command: command("overview"), Runs: plain},
-			{Name: "frontier", Title: "What does it cost in balance?", Text: "The same workload with different weights of the plugin.", Command: command("frontier"), Axis: "weight", Log: true, Runs: weights},
+			{Name: "frontier", Title: "What does it cost in balance?", Text: "The same workload with different weights of the plugin.", Command: command("frontier"), Axis: "weight", Runs: weights},
 			{Name: "zipf", Title: "How skewed must popularity be?", Text: "Pods use images by a Zipf distribution.", Command: command("zipf"), Axis: "Zipf exponent", Runs: zipf},
-			{Name: "links", Title: "Do fast links make it pointless?", Text: "Links of different bandwidth.", Command: command("links"), Axis: "Mbit/s", Log: true, Runs: links},
+			{Name: "links", Title: "Do fast links make it pointless?", Text: "Links of different bandwidth.", Command: command("links"), Axis: "Mbit/s", Runs: links},
 			{Name: "nothing", Title: "An experiment that was not run", Text: "No runs."},
 		},
 	}

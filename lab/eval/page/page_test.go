@@ -1,15 +1,14 @@
 package page
 
 import (
-	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"fmt"
 	"html"
 	"io"
+	"maps"
 	"math"
-	"os"
-	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -74,21 +73,6 @@ func TestSummarise(t *testing.T) {
 	}
 }
 
-func TestQuantilesAreMeans(t *testing.T) {
-	runs := []*evaluation.Run{{}, {}, {}}
-	for i := range 101 {
-		runs[0].Quantiles = append(runs[0].Quantiles, float64(i))
-		runs[1].Quantiles = append(runs[1].Quantiles, float64(3*i))
-	}
-	got := meanQuantiles(runs) // the third has none
-	if len(got) != 101 || got[0] != 0 || got[50] != 100 || got[100] != 200 {
-		t.Errorf("got %v", got)
-	}
-	if got := meanQuantiles(runs[2:]); got != nil {
-		t.Errorf("of none: %v", got)
-	}
-}
-
 func TestPolicies(t *testing.T) {
 	var runs []evaluation.Run
 	for i := range 10 {
@@ -96,27 +80,13 @@ func TestPolicies(t *testing.T) {
 	}
 	runs = append(runs, run("a", "greedy", 0, 1, 1), run("a", "default", 0, 1, 1), run("a", "new-0", 0, 2, 1))
 	got := policiesOf(&evaluation.Report{Experiments: []evaluation.Experiment{{Runs: runs}}})
-	if len(got) != 12 || got[0].Name != "default" || got[0].Slot != 0 || got[1].Name != "greedy" || got[1].Slot != 7 || !got[1].Bound {
-		t.Errorf("the known are first, in their colours: %+v", got)
+	if len(got) != 12 || got[0].Name != "default" || got[1].Name != "greedy" || !got[1].Bound {
+		t.Errorf("the known are not first: %+v", got)
 	}
 	for i, p := range got[2:] {
-		if want := len(known) + i%(slots-len(known)); p.Name != fmt.Sprintf("new-%d", i) || p.Slot != want {
-			t.Errorf("%+v, want slot %d", p, want)
+		if want := fmt.Sprintf("new-%d", i); p.Name != want {
+			t.Errorf("%+v, want %s", p, want)
 		}
-	}
-}
-
-// page.css and page.js have every slot.
-func TestSlotsHaveLooks(t *testing.T) {
-	for i := range slots {
-		if n := strings.Count(pageCSS, fmt.Sprintf("--p%d:", i)); n != 2 {
-			t.Errorf("colour of slot %d: %d times in page.css, not for light and dark", i, n)
-		}
-	}
-	_, list, _ := strings.Cut(pageJS, "const symbols = [")
-	list, _, _ = strings.Cut(list, "]")
-	if n := strings.Count(list, `"`) / 2; n != slots {
-		t.Errorf("%d symbols in page.js, want %d", n, slots)
 	}
 }
 
@@ -131,7 +101,7 @@ func TestTable(t *testing.T) {
 	experiment := evaluation.Experiment{Name: "e", Runs: []evaluation.Run{base, mine, bound, other}}
 	policies := policiesOf(&evaluation.Report{Experiments: []evaluation.Experiment{experiment}})
 	table := tableOf(summarise(&experiment, policies), policies)
-	if len(table.Blocks) != 1 || table.Blocks[0].Seeds != "1 to 2 seeds" || !table.Open {
+	if len(table.Blocks) != 1 || table.Blocks[0].Seeds != "1 to 2 seeds" {
 		t.Fatalf("%+v", table)
 	}
 	column := func(key string) (values []value) {
@@ -169,132 +139,202 @@ func TestDigits(t *testing.T) {
 	}
 }
 
-func testAssets() *Assets {
-	return &Assets{Scripts: []string{"var d3 = 1;\r\n", "var Plot = 2;"}, Licences: []Licence{{Packages: []string{"d3", "plot"}, Text: "as is <b>"}}}
+// parsed is what the tests read of a page.
+type parsed struct {
+	Sections []struct {
+		Figures []struct {
+			Marks []struct{} `xml:"circle"`
+		} `xml:"svg"`
+		Blocks []struct {
+			Rows []struct {
+				Head  markup   `xml:"th"`
+				Cells []markup `xml:"td"`
+			} `xml:"tr"`
+		} `xml:"div>table>tbody"`
+	} `xml:"body>section"`
 }
 
-func write(t *testing.T, report *evaluation.Report) string {
+type markup struct {
+	XML string `xml:",innerxml"`
+}
+
+var tag = regexp.MustCompile("<[^>]*>")
+
+func (m markup) text() string { return html.UnescapeString(tag.ReplaceAllString(m.XML, "")) }
+
+func write(t *testing.T, report *evaluation.Report) (string, parsed) {
 	t.Helper()
 	var page strings.Builder
-	if err := Write(&page, report, testAssets()); err != nil {
+	if err := Write(&page, report); err != nil {
 		t.Fatal(err)
 	}
-	return page.String()
+	var p parsed
+	decoder := xml.NewDecoder(strings.NewReader(page.String()))
+	decoder.Strict, decoder.AutoClose, decoder.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity
+	if err := decoder.Decode(&p); err != nil {
+		t.Fatalf("%v in\n%s", err, page.String())
+	}
+	if len(p.Sections) != len(report.Experiments) {
+		t.Fatalf("%d experiments on the page, %d in the report", len(p.Sections), len(report.Experiments))
+	}
+	return page.String(), p
 }
 
-func TestWrite(t *testing.T) {
-	report := fixture(hostileName)
-	page := write(t, report)
-	if strings.Contains(page, hostileName) {
-		t.Error("the hostile name is in the page as it is")
-	}
-	_, data, ok := strings.Cut(page, `<script type="application/json" id="data">`)
-	data, _, end := strings.Cut(data, "</script>")
-	if !ok || !end {
-		t.Fatal("no data in the page")
-	}
-	var parsed struct {
-		Policies    []struct{ Name string }
-		Experiments []struct {
-			Shape  string
-			Groups []struct {
-				Scenario string
-				Cells    []struct {
-					Values    map[string][]*float64
-					Quantiles []float64
-				}
+// rowsOn lists the rows of a section as "block | policy setting"; each has a cell for every metric.
+func rowsOn(t *testing.T, p parsed, section int) (rows []string) {
+	t.Helper()
+	for _, block := range p.Sections[section].Blocks {
+		title, _, _ := strings.Cut(block.Rows[0].Head.XML, " <small>")
+		for _, row := range block.Rows[1:] {
+			rows = append(rows, markup{title}.text()+" | "+row.Head.text())
+			if len(row.Cells) != len(metrics) || slices.Contains(row.Cells, markup{}) {
+				t.Errorf("row %s has cells %q", row.Head.text(), row.Cells)
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(data), &parsed); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(parsed.Policies); n != 10 || parsed.Policies[9].Name != hostileName {
-		t.Errorf("policies %+v", parsed.Policies)
-	}
-	var shapes []string
-	for _, e := range parsed.Experiments {
-		shapes = append(shapes, e.Shape)
-	}
-	if want := []string{"plain", "tuned", "varied", "varied", "plain"}; !slices.Equal(shapes, want) {
-		t.Errorf("shapes %v, want %v", shapes, want)
-	}
-	if first := parsed.Experiments[0].Groups[0].Cells[0]; len(first.Quantiles) != 101 || *first.Values["bytes"][0] != 1 {
-		t.Errorf("the first cell is %+v", first)
+	return rows
+}
+
+// Each experiment has a row for every policy, setting and workload, with a number in every
+// column, and a figure.
+func TestWrite(t *testing.T) {
+	report := fixture(hostileName)
+	page, p := write(t, report)
+	for i, e := range report.Experiments {
+		want := map[string]bool{}
+		for _, run := range e.Runs {
+			block, name := run.Scenario, run.Policy
+			switch s := shapeOf(&e); {
+			case s == varied:
+				block = fmt.Sprintf("%s, %s %v", block, e.Axis, run.X)
+			case s == tuned && run.X > 0:
+				name = fmt.Sprintf("%s %s %v", name, e.Axis, run.X)
+			}
+			want[block+" | "+name] = true
+		}
+		got := rowsOn(t, p, i)
+		slices.Sort(got)
+		if want := slices.Sorted(maps.Keys(want)); !slices.Equal(got, want) {
+			t.Errorf("%s has rows\n%q\nwant\n%q", e.Name, got, want)
+		}
+		if n := len(p.Sections[i].Figures); n != min(len(e.Runs), 1) {
+			t.Errorf("%s has %d figures", e.Name, n)
+		}
 	}
 	for _, want := range []string{
-		report.Version, report.Data, report.Command, report.Experiments[1].Title, report.Experiments[2].Command, hostileName, "as is <b>", "d3, plot",
-		"There are no runs of this experiment.",
+		report.Version, report.Data, report.Command, report.Experiments[1].Title, report.Experiments[2].Command, hostileName,
+		"There are no runs of this experiment.", known[3].About,
 	} {
 		if !strings.Contains(page, html.EscapeString(want)) {
 			t.Errorf("no %q in the page", want)
 		}
 	}
-	// From openssl dgst -sha256 -binary | base64 for "var d3 = 1;\n".
-	for _, want := range []string{"default-src 'none'", "'sha256-mVz+qM8Frtw9D2rhVWeMBHf4qRPo8fkHoGFxqO1qZMQ='"} {
-		if !strings.Contains(html.UnescapeString(page), want) {
-			t.Errorf("the page's policy has no %s", want)
-		}
-	}
-	if strings.Contains(page, "\r") {
-		t.Error("the browser would read \\r as \\n, and the hash would be of something else")
-	}
-	if n := strings.Count(page, "http://") + strings.Count(page, "https://"); n != 2 { // links to Plot and D3
-		t.Errorf("%d addresses in the page", n)
-	}
-}
-
-func TestWriteNothing(t *testing.T) {
-	if page := write(t, &evaluation.Report{}); !strings.Contains(page, "The report has no experiments.") {
-		t.Error(page)
-	}
-}
-
-// A report made in Go may hold values that JSON cannot express.
-func TestWriteNotANumber(t *testing.T) {
-	bad := run("a", "default", 0, 1, 0)
-	bad.CPUStd, bad.StartupMean, bad.StartupP50, bad.MaxMeanPods = nan, inf, -inf, nan
-	bad.Quantiles = slices.Repeat([]float64{nan}, 101)
-	page := write(t, &evaluation.Report{Experiments: []evaluation.Experiment{{Name: "e", Runs: []evaluation.Run{bad}}}})
-	for _, text := range []string{"NaN", "Inf", "ZgotmplZ"} {
-		if _, body, _ := strings.Cut(page, "<body>"); strings.Contains(strings.ReplaceAll(body, pageJS, ""), text) {
+	for _, text := range []string{"<script", "://", "–</td>", "ZgotmplZ"} {
+		if strings.Contains(strings.ReplaceAll(page, "http://www.w3.org/2000/svg", ""), text) {
 			t.Errorf("%s in the page", text)
 		}
 	}
 }
 
-func TestWriteRefusesScriptsThatEndEarly(t *testing.T) {
-	for _, script := range []string{`x = "</script>"`, `x = "</SCRIPT >"`, "<!-- x"} {
-		if err := Write(&strings.Builder{}, &evaluation.Report{}, &Assets{Scripts: []string{script}}); err == nil {
-			t.Errorf("%s is inlined", script)
+func TestWriteNothing(t *testing.T) {
+	if page, _ := write(t, &evaluation.Report{}); !strings.Contains(page, "The report has no experiments.") {
+		t.Error(page)
+	}
+}
+
+// A report with little in it, or with values that are no numbers, has all rows.
+func TestWriteLittle(t *testing.T) {
+	one := evaluation.Run{Scenario: "s", Policy: "layerlocality", Seed: 1, Metrics: evaluation.Metrics{Pods: 1, PulledBytes: 1, StartupMean: 1, CPUStd: 0.1}}
+	change := func(f func(*evaluation.Run)) evaluation.Run {
+		r := one
+		f(&r)
+		return r
+	}
+	base := change(func(r *evaluation.Run) { r.Policy, r.PulledBytes, r.StartupMean = "default", 0, 0 })
+	at := func(x float64) evaluation.Run { return change(func(r *evaluation.Run) { r.X = x }) }
+	huge := change(func(r *evaluation.Run) { r.CPUStd, r.StartupMean, r.X = math.MaxFloat64, -1, math.MaxFloat64 })
+	again := change(func(r *evaluation.Run) { r.CPUStd, r.X, r.Seed = math.MaxFloat64, math.MaxFloat64, 2 })
+	bad := change(func(r *evaluation.Run) {
+		r.Policy, r.CPUStd, r.StartupMean, r.StartupP50, r.MaxMeanPods = "greedy", nan, inf, -inf, nan
+	})
+	for name, e := range map[string]evaluation.Experiment{
+		"no runs":           {},
+		"one run":           {Runs: []evaluation.Run{one}},
+		"default is 0":      {Runs: []evaluation.Run{base, one}},
+		"one x":             {Axis: "nodes", Runs: []evaluation.Run{base, one}},
+		"frontier of zeros": {Axis: "weight", Runs: []evaluation.Run{base, at(1), at(2)}},
+		"huge distances":    {Axis: "weight", Runs: []evaluation.Run{huge, at(-math.MaxFloat64)}},
+		"no default":        {Axis: "weight", Runs: []evaluation.Run{at(-1), at(1)}},
+		"no numbers":        {Axis: "weight", Runs: []evaluation.Run{base, bad, huge, at(1)}},
+	} {
+		for _, more := range [][]evaluation.Run{nil, {again}} {
+			runs := append(slices.Clone(e.Runs), more...)
+			page, p := write(t, &evaluation.Report{Experiments: []evaluation.Experiment{{Name: "e", Axis: e.Axis, Runs: runs}}})
+			variants := map[variant]bool{}
+			for _, r := range runs {
+				variants[variant{r.Policy, r.X}] = true
+			}
+			if n := len(rowsOn(t, p, 0)); n != len(variants) {
+				t.Errorf("%s: %d rows, want %d", name, n, len(variants))
+			}
+			for _, text := range []string{"NaN", "Inf", "ZgotmplZ"} {
+				if strings.Contains(page, text) {
+					t.Errorf("%s: %s in the page", name, text)
+				}
+			}
 		}
 	}
 }
 
-func TestLoadAssets(t *testing.T) {
-	folder := t.TempDir()
-	if _, err := LoadAssets(folder); err == nil || !strings.Contains(err.Error(), "lab/eval/page/assets.sh") {
-		t.Errorf("without assets: %v", err)
+// What the figures of experiments have, counted from the fixture.
+func TestDraw(t *testing.T) {
+	report := fixture(hostileName)
+	policies := policiesOf(report)
+	of := func(e *evaluation.Experiment) *drawing {
+		return draw(summarise(e, policies), "a label", "bytes", "cpu")
 	}
-	for name, text := range map[string]string{
-		"d3/dist/d3.min.js": "d3", "@observablehq/plot/dist/plot.umd.min.js": "plot",
-		"d3/LICENSE": "ISC", "d3-array/LICENSE": "ISC", "@observablehq/plot/LICENSE": "ISC 2", "rw/LICENCE.md": "BSD",
+	for i, want := range []struct {
+		rows, marks int
+		second      string
+	}{
+		{5, 5 * 5, "10 nodes, ReplicaSets"},
+		{2 * 7, 2 * (3 + 2*6), "single pods, weight 1"},
+		{2 * 4, 2 * 4 * 5, "10 nodes, Zipf exponent 0.6"},
+		{4, 4 * 5, "10 nodes, Mbit/s 50"},
 	} {
-		path := filepath.Join(folder, "node_modules", name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
+		d := of(&report.Experiments[i])
+		if len(d.Rows) != want.rows || d.Rows[1].Name != want.second || len(d.Panels) != 2 || len(d.Legend) != 5 || d.Names < float64(figureLetter*len(want.second)) {
+			t.Errorf("%s: %+v", report.Experiments[i].Name, d)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
+		for _, p := range d.Panels {
+			if len(p.Marks) != want.marks || len(p.Intervals) != len(d.Rows) && i != 1 {
+				t.Errorf("%s: %s has %d marks, %d intervals", report.Experiments[i].Name, p.Title, len(p.Marks), len(p.Intervals))
+			}
 		}
 	}
-	assets, err := LoadAssets(folder)
-	if err != nil {
-		t.Fatal(err)
+	if d := of(&report.Experiments[4]); d != nil {
+		t.Errorf("of no runs: %+v", d)
 	}
-	want := "{[d3 plot] [{[@observablehq/plot] ISC 2} {[d3-array d3] ISC} {[rw] BSD}]}"
-	if got := fmt.Sprint(*assets); got != want {
-		t.Errorf("got %s, want %s", got, want)
+	// Two policies are too few; axes are as long as the largest value needs.
+	base, mine, bound := run("a", "default", 0, 1, 100), run("a", "layerlocality", 0, 1, 640), run("a", "greedy", 0, 1, 50)
+	base.CPUStd, mine.CPUStd = 0.05, 0.25
+	if d := of(&evaluation.Experiment{Name: "e", Runs: []evaluation.Run{base, mine, run("a", "other", 0, 1, 1)}}); d != nil {
+		t.Errorf("of two policies: %+v", d)
+	}
+	d := of(&evaluation.Experiment{Name: "e", Runs: []evaluation.Run{base, mine, bound}})
+	left := d.Names + 10
+	for i, want := range []struct {
+		title, tick    string
+		one, end, mean float64
+	}{
+		{"Bytes, × default", "6.00", left + 300/6.6, left + 300/1.1, left + 300*6.4/6.6},
+		{"CPU std. dev.", "0.300", 0, left + 330 + 300/1.1, left + 330 + 300*0.25/0.33},
+	} {
+		p := d.Panels[i]
+		last := p.Ticks[len(p.Ticks)-1]
+		if p.Title != want.title || last.Text != want.tick || !same(last.X, want.end) || !same(p.One, want.one) || !same(p.Marks[1].X, want.mean) {
+			t.Errorf("got %+v, want %+v", p, want)
+		}
 	}
 }
 

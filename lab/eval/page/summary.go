@@ -9,7 +9,7 @@ import (
 	"github.com/layer-locality/layer-locality/lab/eval/evaluation"
 )
 
-// metric is one column of the tables. Some are also an axis of the figures. For
+// metric is one column of the tables. Some are also panels of the figures. For
 // all of them but one, less is better.
 type metric struct {
 	Key, Title, Unit string
@@ -74,7 +74,7 @@ func fromRegistry(m *evaluation.Metrics) float64 {
 func startup(m *evaluation.Metrics) float64 { return m.StartupMean }
 func p99(m *evaluation.Metrics) float64     { return m.StartupP99 }
 
-// shape of an experiment; it decides which figures there are.
+// shape of an experiment; it decides which runs are compared.
 type shape string
 
 const (
@@ -117,31 +117,28 @@ func shapeOf(experiment *evaluation.Experiment) shape {
 
 // summary of an experiment: means of its runs over seeds.
 type summary struct {
-	Shape  shape   `json:"shape"`
-	Axis   string  `json:"axis"`
-	Log    bool    `json:"log"`
-	Groups []group `json:"groups"`
+	Shape  shape
+	Axis   string
+	Groups []group
 }
 
 // group has the cells that may be compared with each other, because they have the
 // same workload.
 type group struct {
-	Scenario string `json:"scenario"`
+	Scenario string
 	// X is 0 for experiments whose shape is not varied.
-	X     number `json:"x"`
-	Cells []cell `json:"cells"`
+	X     float64
+	Cells []cell
 }
 
 // cell is one policy with one setting on one workload.
 type cell struct {
-	Policy string `json:"policy"`
+	Policy string
 	// X is that of the group, or the policy's setting.
-	X     number `json:"x"`
-	Seeds int    `json:"seeds"`
+	X     float64
+	Seeds int
 	// Values are by the key of the metric.
-	Values map[string]estimate `json:"values"`
-	// Quantiles of start-up time, in seconds; each is a mean over seeds.
-	Quantiles []number `json:"quantiles,omitempty"`
+	Values map[string]estimate
 }
 
 // workload is what the runs of a group have in common, except for the seed.
@@ -159,7 +156,7 @@ type variant struct {
 // summarise groups by scenario (in the order of the report), X (ascending), and
 // policy (in the given order).
 func summarise(experiment *evaluation.Experiment, policies []policy) summary {
-	s := summary{Shape: shapeOf(experiment), Axis: experiment.Axis, Log: experiment.Log, Groups: []group{}}
+	s := summary{Shape: shapeOf(experiment), Axis: experiment.Axis}
 	scenarios, order := ranks{}, ranks{}
 	for _, p := range policies {
 		order.add(p.Name)
@@ -193,14 +190,13 @@ func summarise(experiment *evaluation.Experiment, policies []policy) summary {
 				}
 			}
 		}
-		g := group{Scenario: at.scenario, X: number(at.x)}
+		g := group{Scenario: at.scenario, X: at.x}
 		for _, v := range variants {
 			g.Cells = append(g.Cells, cell{
-				Policy:    v.policy,
-				X:         number(v.x),
-				Seeds:     len(runs[at][v]),
-				Values:    estimates(runs[at][v], base),
-				Quantiles: meanQuantiles(runs[at][v]),
+				Policy: v.policy,
+				X:      v.x,
+				Seeds:  len(runs[at][v]),
+				Values: estimates(runs[at][v], base),
 			})
 		}
 		s.Groups = append(s.Groups, g)
@@ -232,23 +228,4 @@ func estimates(runs []*evaluation.Run, base map[uint64]*evaluation.Metrics) map[
 		all[m.Key] = estimateOf(values)
 	}
 	return all
-}
-
-// meanQuantiles returns the mean of each quantile over the runs that have
-// quantiles.
-func meanQuantiles(runs []*evaluation.Run) []number {
-	var means []number
-	for i := range 101 {
-		var values []float64
-		for _, run := range runs {
-			if i < len(run.Quantiles) {
-				values = append(values, run.Quantiles[i])
-			}
-		}
-		if len(values) == 0 {
-			return nil
-		}
-		means = append(means, number(estimateOf(values).Mean))
-	}
-	return means
 }

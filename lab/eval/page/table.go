@@ -13,8 +13,6 @@ type table struct {
 	// Columns is their number: the policy and the metrics.
 	Columns int
 	Blocks  []block
-	// Open means that it is not folded.
-	Open bool
 }
 
 type block struct {
@@ -45,12 +43,9 @@ func tableOf(s summary, policies []policy) table {
 	for _, p := range policies {
 		byName[p.Name] = p
 	}
-	t := table{Metrics: metrics, Columns: len(metrics) + 1, Open: s.Shape == plain}
+	t := table{Metrics: metrics, Columns: len(metrics) + 1}
 	for _, g := range s.Groups {
-		b := block{Title: g.Scenario, Seeds: seedsOf(g.Cells)}
-		if s.Shape == varied {
-			b.Title += fmt.Sprintf(", %s %v", s.Axis, g.X)
-		}
+		b := block{Title: s.title(g), Seeds: seedsOf(g.Cells)}
 		settings := map[string]int{}
 		for _, c := range g.Cells {
 			settings[c.Policy]++
@@ -58,7 +53,7 @@ func tableOf(s summary, policies []policy) table {
 		for _, c := range g.Cells {
 			r := row{Policy: byName[c.Policy]}
 			if settings[c.Policy] > 1 {
-				r.Setting = fmt.Sprintf("%s %v", s.Axis, c.X)
+				r.Setting = s.setting(c)
 			}
 			for _, m := range metrics {
 				r.Values = append(r.Values, valueOf(m, c))
@@ -72,6 +67,17 @@ func tableOf(s summary, policies []policy) table {
 	}
 	return t
 }
+
+// title of a group: its workload.
+func (s *summary) title(g group) string {
+	if s.Shape == varied {
+		return fmt.Sprintf("%s, %s %v", g.Scenario, s.Axis, g.X)
+	}
+	return g.Scenario
+}
+
+// setting of a policy.
+func (s *summary) setting(c cell) string { return fmt.Sprintf("%s %v", s.Axis, c.X) }
 
 func seedsOf(cells []cell) string {
 	least, most := math.MaxInt, 0
@@ -90,7 +96,7 @@ func seedsOf(cells []cell) string {
 
 func valueOf(m metric, c cell) value {
 	e := c.Values[m.Key]
-	if math.IsNaN(e.Mean) || math.IsInf(e.Mean, 0) {
+	if !e.finite() {
 		v := value{Text: "–", Note: "not known"}
 		if m.compares {
 			v.Note = "nothing to compare with: no run of the default policy, or one with 0"

@@ -107,8 +107,7 @@ func policies(x Extent) Experiment {
 			Name: "policies", Title: "What does each policy save, and at what cost?",
 			Text: "All policies in all scenarios that begin with empty nodes. The command layersim list describes them.",
 		},
-		Cases:         cases(pick(x, few, scenarios), x.size(), named(names...)),
-		Distributions: true,
+		Cases: cases(pick(x, few, scenarios), x.size(), named(names...)),
 	}
 }
 
@@ -171,7 +170,7 @@ func long(x Extent) Experiment {
 		Experiment: evaluation.Experiment{
 			Name: "long", Title: "What if nodes live long?",
 			Text: "With more pods, the cold start counts less, disks fill up, and nodes have more images than they report.",
-			Axis: "pods", Log: true,
+			Axis: "pods",
 		},
 		Cases: vary(pick(x, []float64{1000, 4000}, []float64{1000, 4000, 12000}), func(pods float64) []Case {
 			size := x.size()
@@ -200,7 +199,7 @@ func told(x Extent) Experiment {
 		Experiment: evaluation.Experiment{
 			Name: "told", Title: "What must nodes report?",
 			Text: "LayerLocality with layer-resolver on nodes that name images, whose names ImageManifests explain (joined), that have an agent, and patched ones. Chain: nodes use a layer again only above the same layers. On larger disks nodes hold more images than a NodeStatus lists. All nodes join downloads.",
-			Axis: "GB a node", Log: true,
+			Axis: "GB a node",
 		},
 		Cases: vary([]float64{20, 100}, func(gigabytes float64) []Case {
 			size := x.size()
@@ -303,7 +302,7 @@ func bandwidth(x Extent) Experiment {
 		Experiment: evaluation.Experiment{
 			Name: "bandwidth", Title: "Do fast links make it pointless?",
 			Text: "Nodes have links of different bandwidth.",
-			Axis: "Mbit/s", Log: true,
+			Axis: "Mbit/s",
 		},
 		Cases: vary(pick(x, []float64{30, 1000}, []float64{10, 30, 100, 300, 1000}), func(mbit float64) []Case {
 			size := x.size()
@@ -319,7 +318,7 @@ func nodes(x Extent) Experiment {
 		Experiment: evaluation.Experiment{
 			Name: "nodes", Title: "Is it for small clusters, or for large ones?",
 			Text: fmt.Sprintf("The same pods at the same times on more and more nodes: those of zipf-1 that request half of the CPU of %d. Above 1,000 nodes with %d seeds only.", least, fewSeeds),
-			Axis: "nodes", Log: true,
+			Axis: "nodes",
 		},
 		Cases: vary(pick(x, []float64{least, 30}, []float64{least, 10, 30, 100, 300, 1000, 5000}), func(n float64) []Case {
 			size := x.size()
@@ -362,7 +361,7 @@ func disk(x Extent) Experiment {
 		Experiment: evaluation.Experiment{
 			Name: "disk", Title: "How large must disks be?",
 			Text: "Nodes have different space for unpacked images. Where it is short, the kubelet removes images, and with them what others share.",
-			Axis: "GB a node", Log: true,
+			Axis: "GB a node",
 		},
 		Cases: vary(pick(x, []float64{5, 20}, []float64{5, 10, 20, 50}), func(gigabytes float64) []Case {
 			size := x.size()
@@ -406,7 +405,7 @@ func pulls(x Extent) Experiment {
 		Experiment: evaluation.Experiment{
 			Name: "pulls", Title: "Do pulls one after another change it?",
 			Text: "A node pulls so many images at once: 1 is serializeImagePulls, the default of the kubelet. More share its link.",
-			Axis: "pulls at once", Log: true,
+			Axis: "pulls at once",
 		},
 		Cases: vary(pick(x, []float64{1, 10}, []float64{1, 2, 5, 10}), func(n float64) []Case {
 			return adjust(cases(pick(x, []string{"zipf-1"}, []string{"zipf-1", "burst-50"}), x.size(), named(mainPolicies...)),

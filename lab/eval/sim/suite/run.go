@@ -39,9 +39,6 @@ func (c *Case) seeds(all int) int {
 type Experiment struct {
 	evaluation.Experiment
 	Cases []Case
-	// Distributions means that results have the quantiles of start-up times, which
-	// are most of their size.
-	Distributions bool
 }
 
 // Progress is called with how many of all runs are done, one call after another.
@@ -87,9 +84,6 @@ func Play(ctx context.Context, e Experiment, d *Data, seeds, parallel int, progr
 					}
 					if err != nil {
 						return fmt.Errorf("scenario %s, seed %d: %w", run.Scenario, seed, err)
-					}
-					if !e.Distributions {
-						run.Quantiles = nil
 					}
 					mu.Lock()
 					defer mu.Unlock()

@@ -167,7 +167,7 @@ let
     pkgsStatic.busybox = host "busybox";
   }
   // lib.genAttrs [
-    "buildah" "chromium" "cni-plugins" "conmon" "curl" "gawk" "gitMinimal" "gnumake" "go_1_26"
+    "buildah" "cni-plugins" "conmon" "curl" "gawk" "gitMinimal" "gnumake" "go_1_26"
     "iproute2" "iptables" "jq" "libseccomp" "nixfmt-tree" "nodejs" "openssl" "pkg-config" "procps" "protobuf"
     "shellcheck" "skopeo" "util-linux"
   ] host;
