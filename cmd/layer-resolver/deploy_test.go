@@ -82,7 +82,6 @@ func TestDeployment(t *testing.T) {
 		"pull-secrets": "true", "docker-config": "/etc/layer-resolver/docker/config.json",
 		"ca-bundle":       "[/etc/layer-resolver/ca/ca-bundle.crt,/etc/layer-resolver/cluster-ca/ca-bundle.crt,/etc/layer-resolver/cluster-ca/service-ca.crt]",
 		"cluster-mirrors": "true", "docker-config-secret": "openshift-config/pull-secret",
-		"template":                          "[argoproj.io/v1alpha1/Rollout,jobset.x-k8s.io/v1alpha2/JobSet,leaderworkerset.x-k8s.io/v1/LeaderWorkerSet,ray.io/v1/RayCluster,ray.io/v1/RayJob,kubeflow.org/v1/PyTorchJob]",
 		"certs-dir":                         "/etc/layer-resolver/certs.d",
 		"image-credential-provider-config":  "/etc/layer-resolver/credential-provider/credential-provider.yaml",
 		"image-credential-provider-bin-dir": "/opt/credential-provider",

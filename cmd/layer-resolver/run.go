@@ -108,7 +108,7 @@ func newRunCommand() *cobra.Command {
 	f.BoolVar(&o.google, "google-credentials", false, "use what Google Cloud gives this pod or its node for Artifact Registry, without a plugin")
 	f.StringVar(&o.globalSecret, "docker-config-secret", "", "secret with a docker configuration for all workloads, as NAMESPACE/NAME, such as openshift-config/pull-secret; needs the right to get it")
 	f.BoolVar(&o.clusterMirrors, "cluster-mirrors", false, "use the mirrors of the cluster's ImageDigestMirrorSets, ImageTagMirrorSets and ImageContentSourcePolicies (OpenShift, OKD), besides those of registries.conf; needs the right to list and watch them")
-	f.StringArrayVar(&o.templates, "template", nil, "pod templates in objects of another kind, as GROUP/VERSION/KIND, or as GROUP/VERSION/KIND={.path} where their shape does not show them, such as argoproj.io/v1alpha1/Rollout={.spec.template}; may be given several times, also for one kind; needs the right to list and watch them")
+	f.StringArrayVar(&o.templates, "template", nil, "pod templates in objects of another kind, as GROUP/VERSION/KIND={.path} where their shape does not show them, or as GROUP/VERSION/KIND for a version that the API server does not prefer; may be given several times, also for one kind. Kinds that a rule of RBAC names and lets the resolver list and watch need no flag")
 	f.BoolVar(&o.pullSecrets, "pull-secrets", false, "use the imagePullSecrets of workloads and of their service accounts; needs the right to get them")
 	f.BoolVar(&o.imagesOnNodes, "images-on-nodes", true, "ask also for images that nodes hold and no workload names, after all others: a node without layers in its status has those of the manifests")
 	f.BoolVar(&o.publishPrivate, "publish-private", false, "write images that only pull secrets open into ImageManifests, too: readers of ImageManifests then see their layers")
@@ -324,7 +324,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if templates, err = workloads.ServedTemplates(ctx, log, direct, templates); err != nil {
+	if templates, err = workloads.AllTemplates(ctx, log, direct, templates); err != nil {
 		return err
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -13,12 +14,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref/podtemplate"
 )
 
@@ -63,10 +66,71 @@ func ParseTemplate(text string) (Template, error) {
 
 var loop = regexp.MustCompile(`\{\s*(range|end)\b`)
 
-// ServedTemplates returns the templates whose kinds the API server has and whose objects may be listed
+// AllTemplates returns the templates whose kinds the API server has and whose objects may be listed
 // and watched: a cache that waits for others never is complete. It is an error if their objects are in
-// no namespace.
-func ServedTemplates(ctx context.Context, log logr.Logger, api client.Client, templates []Template) ([]Template, error) {
+// no namespace. Other kinds that may be read come after them.
+func AllTemplates(ctx context.Context, log logr.Logger, api client.Client, templates []Template) ([]Template, error) {
+	served, err := servedTemplates(ctx, log, api, templates)
+	if err != nil {
+		return nil, err
+	}
+	readable, err := readableTemplates(ctx, api)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range readable {
+		if !slices.ContainsFunc(templates, func(named Template) bool { return named.GroupKind() == t.GroupKind() }) {
+			log.Info("Reading the pod templates of another kind, which the resolver may list and watch", "kind", t.String())
+			served = append(served, t)
+		}
+	}
+	return served, nil
+}
+
+// readableTemplates returns those of the namespaced kinds that a rule of RBAC names and lets who asks list and watch. A
+// rule for all groups or resources names none, and the groups of Kubernetes and of this project have no others.
+func readableTemplates(ctx context.Context, api client.Client) (found []Template, err error) {
+	review := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: metav1.NamespaceDefault}}
+	if err := api.Create(ctx, review); err != nil {
+		if apierrors.IsForbidden(err) { // see MayRead
+			return nil, nil
+		}
+		return nil, fmt.Errorf("asking what may be read: %w", err)
+	}
+	may := func(rule authorizationv1.ResourceRule, verb string) bool {
+		return slices.Contains(rule.Verbs, verb) || slices.Contains(rule.Verbs, "*")
+	}
+	for _, rule := range review.Status.ResourceRules {
+		if !may(rule, "list") || !may(rule, "watch") || len(rule.ResourceNames) > 0 {
+			continue
+		}
+		for _, group := range rule.APIGroups {
+			if !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io") || group == v1alpha1.GroupVersion.Group {
+				continue
+			}
+			for _, resource := range rule.Resources {
+				kind, err := api.RESTMapper().KindFor(schema.GroupVersionResource{Group: group, Resource: resource})
+				if meta.IsNoMatchError(err) { // also all resources, and subresources
+					continue
+				}
+				if err != nil {
+					return nil, fmt.Errorf("looking for %s.%s: %w", resource, group, err)
+				}
+				mapping, err := api.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
+				if err != nil {
+					return nil, fmt.Errorf("looking for %s: %w", kind, err)
+				}
+				t := Template{GroupVersionKind: kind}
+				if mapping.Scope.Name() == meta.RESTScopeNameNamespace && !slices.Contains(found, t) {
+					found = append(found, t)
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+func servedTemplates(ctx context.Context, log logr.Logger, api client.Client, templates []Template) ([]Template, error) {
 	var served []Template
 	for _, t := range templates {
 		mapping, err := api.RESTMapper().RESTMapping(t.GroupKind(), t.Version)

@@ -43,10 +43,10 @@ func templatesOf(t *testing.T, texts ...string) []Template {
 	return templates
 }
 
-// TestServedTemplates: templates of kinds that the API server does not have yet, and of objects that may
+// TestAllTemplates: templates of kinds that the API server does not have yet, and of objects that may
 // not be read, are left out; objects in no namespace, and an API server that does not say what it has, or
 // what may be read, are errors.
-func TestServedTemplates(t *testing.T) {
+func TestAllTemplates(t *testing.T) {
 	templates := templatesOf(t, "new.io/v1/Later={.spec}", "argoproj.io/v1alpha1/Rollout={.spec.template}", "jobset.x-k8s.io/v1alpha2/JobSet")
 	mapper := func(scope meta.RESTScope) meta.RESTMapper {
 		m := meta.NewDefaultRESTMapper(nil)
@@ -70,7 +70,7 @@ func TestServedTemplates(t *testing.T) {
 		"no right to ask":    {server{mapper: mapper(meta.RESTScopeNamespace), err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, templates[1:], ""},
 		"no answer to whom?": {server{mapper: mapper(meta.RESTScopeNamespace), err: errors.New("time-out")}, nil, "whether argoproj.io/v1alpha1, Kind=Rollout may be read: time-out"},
 	} {
-		served, err := ServedTemplates(t.Context(), logr.Discard(), test.api, templates)
+		served, err := AllTemplates(t.Context(), logr.Discard(), test.api, templates)
 		if !slices.Equal(served, test.served) || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
 			t.Errorf("%s: served %v, error %v; want %v, %q", name, served, err, test.served, test.err)
 		}
@@ -82,16 +82,73 @@ type server struct {
 	client.Client
 	mapper  meta.RESTMapper
 	allowed []string
+	rules   []authorizationv1.ResourceRule
 	err     error
 }
 
 func (s server) RESTMapper() meta.RESTMapper { return s.mapper }
 
 func (s server) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
+	if rules, ok := object.(*authorizationv1.SelfSubjectRulesReview); ok {
+		rules.Status.ResourceRules = s.rules
+		return s.err
+	}
 	review := object.(*authorizationv1.SelfSubjectAccessReview)
 	asked := review.Spec.ResourceAttributes
 	review.Status.Allowed = slices.Contains(s.allowed, fmt.Sprintf("%s %s/%s/%s", asked.Verb, asked.Group, asked.Version, asked.Resource))
 	return s.err
+}
+
+// TestReadableTemplates: kinds that a rule names and that may be listed and watched are read without a flag, in the version
+// that the API server prefers, unless a flag has them.
+func TestReadableTemplates(t *testing.T) {
+	rollouts := schema.GroupVersionKind{Group: "argoproj.io", Version: "v1alpha1", Kind: "Rollout"}
+	clusters := schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayCluster"}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{clusters.GroupVersion(), rollouts.GroupVersion()})
+	mapper.Add(rollouts, meta.RESTScopeNamespace)
+	mapper.Add(clusters, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Group: "ray.io", Version: "v1alpha1", Kind: "RayCluster"}, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Group: "config.openshift.io", Version: "v1", Kind: "ImageTagMirrorSet"}, meta.RESTScopeRoot)
+	mapper.Add(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"}, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Group: "layerlocality.io", Version: "v1alpha1", Kind: "ImagePrefetch"}, meta.RESTScopeNamespace)
+	preferred := meta.PriorityRESTMapper{Delegate: mapper, KindPriority: []schema.GroupVersionKind{clusters}}
+	rule := func(verbs, groups, resources string) authorizationv1.ResourceRule {
+		return authorizationv1.ResourceRule{Verbs: strings.Fields(verbs), APIGroups: strings.Fields(groups), Resources: strings.Fields(resources)}
+	}
+	named := rule("get list watch", "argoproj.io", "rollouts")
+	named.ResourceNames = []string{"one"}
+	for name, test := range map[string]struct {
+		rules []authorizationv1.ResourceRule
+		want  []schema.GroupVersionKind
+	}{
+		"one":                 {[]authorizationv1.ResourceRule{rule("list watch", "argoproj.io", "rollouts")}, []schema.GroupVersionKind{rollouts}},
+		"several, twice":      {[]authorizationv1.ResourceRule{rule("*", "ray.io argoproj.io", "rollouts rayclusters"), rule("list watch", "argoproj.io", "rollouts")}, []schema.GroupVersionKind{clusters, rollouts}},
+		"no right to watch":   {[]authorizationv1.ResourceRule{rule("get list", "argoproj.io", "rollouts")}, nil},
+		"no right to list":    {[]authorizationv1.ResourceRule{rule("get watch", "argoproj.io", "rollouts")}, nil},
+		"one object":          {[]authorizationv1.ResourceRule{named}, nil},
+		"everything":          {[]authorizationv1.ResourceRule{rule("*", "*", "*")}, nil},
+		"all of a group":      {[]authorizationv1.ResourceRule{rule("*", "argoproj.io", "*")}, nil},
+		"a subresource":       {[]authorizationv1.ResourceRule{rule("*", "argoproj.io", "rollouts/status")}, nil},
+		"in no namespace":     {[]authorizationv1.ResourceRule{rule("*", "config.openshift.io", "imagetagmirrorsets")}, nil},
+		"of Kubernetes":       {[]authorizationv1.ResourceRule{rule("*", "apps events.k8s.io", "deployments events")}, nil},
+		"of this project":     {[]authorizationv1.ResourceRule{rule("*", "layerlocality.io", "imageprefetches")}, nil},
+		"not there":           {[]authorizationv1.ResourceRule{rule("*", "new.io", "laters")}, nil},
+		"nothing may be read": {nil, nil},
+	} {
+		var want []Template
+		for _, kind := range test.want {
+			want = append(want, Template{GroupVersionKind: kind})
+		}
+		if all, err := AllTemplates(t.Context(), logr.Discard(), server{mapper: preferred, rules: test.rules}, nil); err != nil || !slices.Equal(all, want) {
+			t.Errorf("%s: %v, error %v, want %v", name, all, err, want)
+		}
+	}
+	flag := templatesOf(t, "argoproj.io/v1alpha1/Rollout={.spec.x}")
+	api := server{mapper: mapper, rules: []authorizationv1.ResourceRule{rule("list watch", "argoproj.io", "rollouts")}, allowed: []string{"list argoproj.io/v1alpha1/rollouts", "watch argoproj.io/v1alpha1/rollouts"}}
+	if all, err := AllTemplates(t.Context(), logr.Discard(), api, flag); err != nil || !slices.Equal(all, flag) {
+		t.Errorf("with a flag: %v, error %v", all, err)
+	}
 }
 
 // TestTemplates: images and pull secrets of templates in other kinds, wherever a path leads.
