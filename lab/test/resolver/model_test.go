@@ -33,8 +33,10 @@ func TestModel(t *testing.T) {
 	seed := scenario.Pod{Name: "model-seed", Image: app.Reference, Model: first.Reference, Node: "n2"}
 	next := scenario.Pod{Name: "model-next", Image: app.Reference, Model: second.Reference, Scheduler: scenario.Layers}
 	t.Cleanup(func() { must(t, lab.Remove(context.Background(), seed.Name, next.Name)) })
-	must(t, lab.Announce(t.Context(), scenario.Pod{Name: "models", Image: app.Reference, Model: first.Reference}))
-	must(t, lab.Resolved(t.Context(), first.Reference))
+	for name, of := range map[string]*images.Pushed{"models-1": first, "models-2": second} {
+		announce(t, scenario.Pod{Name: name, Image: app.Reference, Model: of.Reference})
+	}
+	must(t, lab.Resolved(t.Context(), first.Reference, second.Reference))
 	must(t, lab.Submit(t.Context(), seed))
 	must(t, lab.Ready(t.Context(), seed.Name))
 	if livetest.Flavour() == cluster.Patched {
@@ -50,6 +52,7 @@ func TestModel(t *testing.T) {
 			return nil
 		})
 	}
+	must(t, lab.Present(t.Context(), second.Reference, "n2", baseBytes))
 	must(t, lab.Submit(t.Context(), next))
 	placed, err := lab.Placed(t.Context(), next.Name)
 	must(t, err)
