@@ -124,7 +124,7 @@ type clusterChanges struct {
 // inUse reports whether a reference belongs to a registry in use. It is always
 // false if none of these is new.
 func (c clusterChanges) inUse(reference string) bool {
-	_, found := slices.BinarySearch(c.registries, usage.ImageOf(reference).Registry())
+	_, found := slices.BinarySearch(c.registries, policy.Canonical(usage.ImageOf(reference).Registry()))
 	return found
 }
 
@@ -162,14 +162,14 @@ func (n *nodes) sumLocked() {
 			platforms[node.platform] += map[bool]int{false: -1, true: 1}[node.foreign]
 		}
 		for _, host := range node.registries {
-			registries[host] = true
+			registries[policy.Canonical(host)] = true
 		}
 		for _, network := range node.networks {
 			networks[network] = true
 		}
 	}
 	for host := range n.pods {
-		registries[host] = true
+		registries[policy.Canonical(host)] = true
 	}
 	for _, services := range n.services {
 		for _, network := range services {

@@ -50,7 +50,7 @@ func TestNodes(t *testing.T) {
 		t.Error("allowed, although no node uses it")
 	}
 	n.set("new", nodeFacts{registries: []string{used}})
-	if got := n.update(); got.platform || !got.inUse(used+"/x:1") || got.inUse("other.example.com/x:1") {
+	if got := n.update(); got.platform || !got.inUse(used+"/x:1") || !got.inUse(used+":443/x:1") || got.inUse("other.example.com/x:1") || got.inUse(used+":5000/x:1") {
 		t.Errorf("%+v, want the registry", got)
 	}
 	if err := allowed.Registry(used); err != nil {

@@ -23,7 +23,8 @@ const (
 )
 
 // Quota is how many manifests a registry still gives to one credential. Docker Hub states
-// it in the header fields of draft-ietf-httpapi-ratelimit-headers-07 and earlier.
+// it in the header fields of draft-ietf-httpapi-ratelimit-headers-00 to -06, in the form of 100;w=21600
+// (https://docs.docker.com/docker-hub/usage/pulls/); no other registry is known to state one.
 type Quota struct {
 	// Asking is held while the quota is asked for, so that only one request does.
 	Asking sync.Mutex

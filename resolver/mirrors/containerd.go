@@ -14,6 +14,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
 // anyRegistry is the source of mirrors for registries that have none of their own.
@@ -23,15 +25,20 @@ const anyRegistry = "*"
 // (https://github.com/containerd/containerd/blob/main/docs/hosts.md), which is containerd's config_path. It also returns
 // what is left out. Certificates that a file names are not read.
 func FromContainerd(folder string) (entries []Entry, leftOut []error, err error) {
-	if _, err := os.ReadDir(folder); err != nil {
-		return nil, nil, err
-	}
-	files, err := filepath.Glob(filepath.Join(folder, "*", "hosts.toml"))
+	folders, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, file := range files {
-		found, wrong := fromHosts(file, sourceOf(filepath.Base(filepath.Dir(file))))
+	for _, of := range folders {
+		file, source := filepath.Join(folder, of.Name(), "hosts.toml"), sourceOf(of.Name())
+		if source != anyRegistry {
+			// Mirrors for any registry are not for one that has a folder, whatever that holds.
+			entries = append(entries, Entry{Source: source})
+		}
+		if _, err := os.Stat(file); err != nil {
+			continue
+		}
+		found, wrong := fromHosts(file, source)
 		entries = append(entries, found...)
 		for _, err := range wrong {
 			leftOut = append(leftOut, fmt.Errorf("%s: %w", file, err))
@@ -90,7 +97,7 @@ func fromHosts(file, source string) (entries []Entry, errs []error) {
 		}
 	}
 	// The server is asked last, in place of the registry itself if it is another.
-	if content.Server != "" && !sameServer(content.Server, source) {
+	if content.Server != "" && (content.SkipVerify || !sameServer(content.Server, source)) {
 		add(content.Server, &content.table)
 		digests.Only, tags.Only = true, true
 	}
@@ -106,10 +113,7 @@ func (e *Entry) add(location string, insecure bool) {
 
 func sameServer(server, source string) bool {
 	location, insecure, err := locationOf(server, false)
-	if source == "docker.io" && slices.Contains([]string{"registry-1.docker.io", "index.docker.io"}, location) {
-		return true
-	}
-	return err == nil && !insecure && location == source
+	return err == nil && !insecure && policy.Canonical(location) == policy.Canonical(source)
 }
 
 // locationOf returns the registry, or the repository in it, at an address. Below it, containerd asks for /v2/, unless the
@@ -165,6 +169,12 @@ func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
 	for source, mirror := range content.Mirrors {
+		if source == "_default" { // k3s takes containerd's word for it, too
+			source = anyRegistry
+		}
+		if source != anyRegistry {
+			entries = append(entries, Entry{Source: source}) // k3s writes a folder for it
+		}
 		if len(mirror.Rewrites) > 0 {
 			leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, errRewrite))
 			continue
@@ -189,7 +199,7 @@ func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 			entries = append(entries, e, tags)
 		}
 	}
-	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Source, b.Source) })
+	slices.SortStableFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Source, b.Source) })
 	return entries, leftOut, nil
 }
 

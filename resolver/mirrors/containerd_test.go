@@ -71,6 +71,7 @@ server = "https://registry-1.docker.io"
   capabilities = ["push"]
 `)
 	hosts("quay.io", "server = \"https://only.test\"\nskip_verify = true\n")
+	hosts("same.test", "server = \"https://same.test:443\"\nskip_verify = true\n")
 	hosts("own.test_5000_", "[host.\"mirror.test\"]\n  skip_verify = true\n")
 	hosts("_default", "[host.\"http://127.0.0.1:30020\"]\n")
 	hosts("broken.test", "[host")
@@ -89,7 +90,9 @@ server = "https://registry-1.docker.io"
 		"quay.io/x:1":                         "only.test!",
 		"own.test:5000/x:1":                   "mirror.test! own.test:5000",
 		"elsewhere.test/x:1":                  "127.0.0.1:30020! elsewhere.test",
-		"certificates.test/team/x" + byDigest: "127.0.0.1:30020! certificates.test",
+		"certificates.test/team/x" + byDigest: "certificates.test",
+		"broken.test/x:1":                     "broken.test",
+		"same.test/x:1":                       "same.test:443!",
 	} {
 		if got := asked(t, rules, name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
@@ -122,18 +125,29 @@ configs:
 		"docker.io/library/nginx:1":          "a.test:5000! harbor.test/hub docker.io",
 		"docker.io/library/nginx" + byDigest: "a.test:5000! harbor.test/hub docker.io",
 		"other.test/x:1":                     "b.test other.test",
-		"rewritten.test/x/a:1":               "cache.test rewritten.test",
+		"rewritten.test/x/a:1":               "rewritten.test",
+		"elsewhere.test/x:1":                 "cache.test elsewhere.test",
 	} {
 		if got := asked(t, rules, name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
+	}
+	for _, text := range []string{`mirrors: {"*": {endpoint: ["https://cache.test"]}, own.test: }`, `mirrors: {_default: {endpoint: ["https://cache.test"]}, own.test: {}}`} {
+		entries, errs, err := FromK3s(write(t, file, text))
+		rules, wrong := New(entries)
+		if got := asked(t, rules, "elsewhere.test/x:1") + ", " + asked(t, rules, "own.test/x:1"); err != nil || errs != nil || wrong != nil || got != "cache.test elsewhere.test, own.test" {
+			t.Errorf("%s: %q, errors %v, %v, %v", text, got, errs, wrong, err)
+		}
+	}
+	if entries, _, err := FromK3s(write(t, file, `mirrors: {"*": }`)); err != nil || len(entries) != 0 {
+		t.Errorf("any registry without mirrors: %v, error %v", entries, err)
 	}
 	for _, text := range []string{"mirrors: 1", "{"} {
 		if entries, _, err := FromK3s(write(t, file, text)); err == nil || entries != nil {
 			t.Errorf("%q: %v, error %v", text, entries, err)
 		}
 	}
-	if again, _, _ := FromK3s(write(t, file, "mirrors: {a.test: {endpoint: [b.test]}}")); !reflect.DeepEqual(again, []Entry{{Source: "a.test", Mirrors: []string{"b.test"}}, {Source: "a.test", Mirrors: []string{"b.test"}, Tags: true}}) {
+	if again, _, _ := FromK3s(write(t, file, "mirrors: {a.test: {endpoint: [b.test]}}")); !reflect.DeepEqual(again, []Entry{{Source: "a.test"}, {Source: "a.test", Mirrors: []string{"b.test"}}, {Source: "a.test", Mirrors: []string{"b.test"}, Tags: true}}) {
 		t.Errorf("%+v", again)
 	}
 }

@@ -25,7 +25,7 @@ const (
 type Entry struct {
 	// Source is a registry, a repository, a part of its path, *.domain, or * for registries without a rule.
 	Source string
-	// Mirrors take the place of Source in a name, in the order to try.
+	// Mirrors take the place of Source in a name, in the order to try. Without any, the mirrors for * are not those of Source.
 	Mirrors []string
 	// Insecure are those of them that may be asked by plain HTTP and with any certificate.
 	Insecure []string

@@ -144,7 +144,11 @@ func (a *authorizer) refused(ctx context.Context, s *source, credential authn.Au
 // sameChallenge reports whether two challenges are met in the same way. GitLab has one token server for its registry and
 // its dependency proxy, as two services.
 func sameChallenge(a, b *ggcr.Challenge) bool {
-	return strings.EqualFold(a.Scheme, b.Scheme) && a.Parameters["realm"] == b.Parameters["realm"] && a.Parameters["service"] == b.Parameters["service"]
+	same := strings.EqualFold(a.Scheme, b.Scheme)
+	for _, parameter := range []string{"realm", "service", "scope"} {
+		same = same && a.Parameters[parameter] == b.Parameters[parameter]
+	}
+	return same
 }
 
 // stated returns the challenge in the headers of a 401 response; nil if there is none that a client can meet.
@@ -158,7 +162,22 @@ func (s *source) stated(ctx context.Context, header http.Header) *ggcr.Challenge
 	if err != nil || !strings.EqualFold(stated.Scheme, "bearer") && !strings.EqualFold(stated.Scheme, "basic") {
 		return nil
 	}
+	// Managers that rewrite paths name the repository behind them. Who pulls asks for that scope, too.
+	if scope := stated.Parameters["scope"]; len(scope) > maxScope || scope == s.scope(registry) {
+		delete(stated.Parameters, "scope")
+	}
 	return stated
+}
+
+// maxScope bounds a scope that a registry states, in bytes.
+const maxScope = 1 << 10
+
+// scope returns what a token is asked for to read the source's repository; empty if it has none.
+func (s *source) scope(registry name.Registry) string {
+	if s.repository == "" {
+		return ""
+	}
+	return registry.Repo(s.repository).Scope(ggcr.PullScope)
 }
 
 // refusedWith answers every request with 401 and these headers.
@@ -203,6 +222,7 @@ func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.
 			// another host names.
 			answer = &ggcr.Challenge{Insecure: answer.Insecure}
 		}
+		delete(answer.Parameters, "scope") // that is not about a repository
 		a.challenges.Add(s.challengeKey(), answer, challengeTTL)
 		return answer, nil
 	})
@@ -237,8 +257,10 @@ func (a *authorizer) token(ctx context.Context, s *source, credential authn.Auth
 		x := &exchange{source: s, kind: kindToken, anonymous: credential == authn.AuthConfig{}, scheme: realm.Scheme, host: realm.Host}
 		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {
 			var scopes []string
-			if s.repository != "" {
-				scopes = []string{registry.Repo(s.repository).Scope(ggcr.PullScope)}
+			for _, scope := range []string{s.scope(registry), challenge.Parameters["scope"]} {
+				if scope != "" {
+					scopes = append(scopes, scope)
+				}
 			}
 			answer, err = ggcr.Exchange(ctx, server, authn.FromConfig(credential), a.transport, scopes, challenge)
 			return err

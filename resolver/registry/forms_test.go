@@ -1,10 +1,13 @@
 package registry
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,6 +127,45 @@ func TestServiceOfRepository(t *testing.T) {
 	}))
 	if _, err := newWorld(t).Resolve(t.Context(), s.host+"/proxy/app:1", amd64, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestScopeOfRepository: a manager that rewrites paths states the scope of the repository behind it, which the token server
+// wants. One that is stated at /v2/, and one that is too long, is not asked for.
+func TestScopeOfRepository(t *testing.T) {
+	content := &repository{}
+	content.push("proxy/app", manifestType, manifestOf(), "1")
+	stated := ""
+	ts := listen(t, "127.0.0.1:0", "token.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, _ := json.Marshal(r.URL.Query()["scope"])
+		fmt.Fprintf(w, `{"token":%q}`, base64.StdEncoding.EncodeToString(token))
+	}))
+	s := listen(t, "127.0.0.1:0", "registry.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scope := "*"
+		if r.URL.Path != "/v2/" {
+			scope = stated
+		}
+		token, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		var scopes []string
+		if json.Unmarshal(token, &scopes) != nil || !slices.Contains(scopes, stated) || slices.Contains(scopes, "*") {
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="https://%s/token",service="r",scope="%s"`, ts.host, scope))
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		content.ServeHTTP(w, r)
+	}))
+	for scope, requests := range map[string]int{"repository:proxy/app:pull": 2, "repository:behind/team/app:pull": 3} {
+		stated = scope
+		if _, err := newWorld(t).Resolve(t.Context(), s.host+"/proxy/app:1", amd64, nil); err != nil {
+			t.Errorf("%s: %v", scope, err)
+		}
+		if got := s.take(); len(got) != requests {
+			t.Errorf("%s: %d requests, want %d: %q", scope, len(got), requests, got)
+		}
+	}
+	stated = "repository:" + strings.Repeat("x", maxScope) + ":pull"
+	if _, err := newWorld(t).Resolve(t.Context(), s.host+"/proxy/app:1", amd64, nil); err == nil {
+		t.Error("a long scope was asked for")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/resolver/limits"
+	"github.com/layer-locality/layer-locality/resolver/policy"
 )
 
 const (
@@ -87,15 +88,15 @@ func (s *session) takeQuota(ctx context.Context, identifier string) (done func(f
 // not used: the answer to the GET request has it again.
 func (s *session) learnQuota(ctx context.Context, q *limits.Quota, identifier string) error {
 	now := s.client.quotas.clock.Now
-	if !q.Unsure(s.source.domain == dockerHub, now()) {
+	if !q.Unsure(policy.Canonical(s.source.domain) == dockerHub, now()) {
 		return nil
 	}
 	q.Asking.Lock()
 	defer q.Asking.Unlock()
-	if !q.Unsure(s.source.domain == dockerHub, now()) {
+	if !q.Unsure(policy.Canonical(s.source.domain) == dockerHub, now()) {
 		return nil
 	}
-	if _, err := s.ask(ctx, http.MethodHead, identifier); err != nil && (ctx.Err() != nil || temporary(asError(err).Reason)) {
+	if _, err := s.ask(ctx, http.MethodHead, identifier); err != nil && (ctx.Err() != nil || temporary(asError(err).Reason) && !refusesHead(asError(err).code)) {
 		return err
 	}
 	return nil

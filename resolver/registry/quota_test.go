@@ -25,8 +25,8 @@ type hub struct {
 	repository
 	mu    sync.Mutex
 	limit int
-	// down means that it is in trouble.
-	down bool
+	// down means that it is in trouble, noHead that something before it does not let HEAD through.
+	down, noHead bool
 	// left by user; "" is everybody without one.
 	left map[string]int
 }
@@ -39,6 +39,10 @@ func (h *hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if h.down {
 		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	if h.noHead && r.Method == http.MethodHead {
+		w.WriteHeader(http.StatusNotImplemented)
 		return
 	}
 	if strings.Contains(r.URL.Path, "/manifests/") {
@@ -167,6 +171,16 @@ func TestQuotaAtTheStart(t *testing.T) {
 	if h.remaining("") != 0 {
 		t.Errorf("%d are left", h.remaining(""))
 	}
+}
+
+// TestQuotaWithoutHead: what refuses HEAD does not keep an image from being asked for.
+func TestQuotaWithoutHead(t *testing.T) {
+	h, s, w := newHub(t, 100, 1)
+	h.noHead = true
+	if _, err := w.Resolve(t.Context(), "docker.io/team/app:0", amd64, nil); err != nil {
+		t.Error(err)
+	}
+	wantRequests(t, s, "GET /v2/", "HEAD /v2/team/app/manifests/0", "GET /v2/team/app/manifests/0")
 }
 
 // TestQuotaIsOld: nodes use it too, so that it is asked for again before the next request

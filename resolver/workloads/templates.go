@@ -121,7 +121,15 @@ func readableTemplates(ctx context.Context, api client.Client) (found []Template
 					return nil, fmt.Errorf("looking for %s: %w", kind, err)
 				}
 				t := Template{GroupVersionKind: kind}
-				if mapping.Scope.Name() == meta.RESTScopeNameNamespace && !slices.Contains(found, t) {
+				if mapping.Scope.Name() != meta.RESTScopeNameNamespace || slices.Contains(found, t) {
+					continue
+				}
+				// The rule may be that of a RoleBinding, for this namespace alone.
+				may, err := MayRead(ctx, api, mapping.Resource)
+				if err != nil {
+					return nil, fmt.Errorf("asking whether %s may be read: %w", kind, err)
+				}
+				if may {
 					found = append(found, t)
 				}
 			}

@@ -134,13 +134,18 @@ func TestReadableTemplates(t *testing.T) {
 		"of Kubernetes":       {[]authorizationv1.ResourceRule{rule("*", "apps events.k8s.io", "deployments events")}, nil},
 		"of this project":     {[]authorizationv1.ResourceRule{rule("*", "layerlocality.io", "imageprefetches")}, nil},
 		"not there":           {[]authorizationv1.ResourceRule{rule("*", "new.io", "laters")}, nil},
+		"in one namespace":    {[]authorizationv1.ResourceRule{rule("list watch", "argoproj.io", "rollouts")}, nil},
 		"nothing may be read": {nil, nil},
 	} {
 		var want []Template
 		for _, kind := range test.want {
 			want = append(want, Template{GroupVersionKind: kind})
 		}
-		if all, err := AllTemplates(t.Context(), logr.Discard(), server{mapper: preferred, rules: test.rules}, nil); err != nil || !slices.Equal(all, want) {
+		allowed := []string{"list argoproj.io/v1alpha1/rollouts", "watch argoproj.io/v1alpha1/rollouts", "list ray.io/v1/rayclusters", "watch ray.io/v1/rayclusters"}
+		if strings.HasPrefix(name, "in one namespace") {
+			allowed = nil
+		}
+		if all, err := AllTemplates(t.Context(), logr.Discard(), server{mapper: preferred, rules: test.rules, allowed: allowed}, nil); err != nil || !slices.Equal(all, want) {
 			t.Errorf("%s: %v, error %v, want %v", name, all, err, want)
 		}
 	}

@@ -191,7 +191,7 @@ func registryOfID(id string) (host string, ok bool) {
 		id = rest
 	}
 	named, err := reference.ParseNormalizedNamed(id)
-	if _, digested := named.(reference.Digested); err != nil || !digested {
+	if _, digested := named.(reference.Digested); err != nil || !digested || imported.MatchString(named.Name()) {
 		return "", false
 	}
 	return unique.Make(reference.Domain(named)).Value(), true

@@ -70,6 +70,7 @@ func TestForms(t *testing.T) {
 		"one stated after one that is not": {index(without(entry("a", ours)), entry("b", ours)), "b", "b"},
 		"none stated beside another's":     {index(entry("a", "linux/arm64"), without(entry("b", ours))), "b", "b"},
 		"an index in an index":             {index(nested(ours, entry("a", ours))), nothing, "a"},
+		"as ghcr.io/goauthentik/server":    {index(nested(ours, entry("a", ours), attestation(entry("b", "unknown/unknown"))), nested("linux/arm64", entry("c", "linux/arm64"), attestation(entry("d", "unknown/unknown")))), nothing, "a"},
 		"an index without platform":        {index(nested("", entry("a", ours))), nothing, "a"},
 		"an index after a manifest":        {index(entry("a", ours), nested(ours, entry("b", ours))), "a", "a"},
 		"an index before a manifest":       {index(nested(ours, entry("a", ours)), entry("b", ours)), nothing, "a"},
