@@ -37,12 +37,12 @@ func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ImageSourc
 }
 
 // nodeLayers returns the source of the reports of agents on nodes.
-func nodeLayers(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+func nodeLayers(_ context.Context, handle fwk.Handle) (locality.NodeSource, error) {
 	return nodelayers.NewSource(handle.KubeConfig())
 }
 
 func main() {
-	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests), layerlocality.WithLayerSource(nodeLayers))
+	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests), layerlocality.WithNodeSource(nodeLayers))
 	promises, rated, packed := qosaware.NewFactory(), safe.NewFactory(), packing.NewFactory()
 	options := []app.Option{
 		app.WithPlugin(layerlocality.Name, factory.New), app.WithPlugin(qosaware.Name, promises.New),

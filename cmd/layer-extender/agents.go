@@ -38,8 +38,8 @@ func agents() ([]agent.Kind, map[string]http.Handler) {
 				return nil, err
 			}
 			return source.WithoutLeaseWatch().RequireSync(), nil
-		}), layerlocality.WithLayerSource(
-		func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+		}), layerlocality.WithNodeSource(
+		func(_ context.Context, handle fwk.Handle) (locality.NodeSource, error) {
 			source, err := nodelayers.NewSource(handle.KubeConfig())
 			if err != nil {
 				return nil, err

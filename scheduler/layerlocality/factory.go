@@ -27,7 +27,7 @@ import (
 // share one Tracker, so that the pods of every profile count for the others.
 type Factory struct {
 	imageSources []func(context.Context, fwk.Handle) (locality.ImageSource, error)
-	layerSources []func(context.Context, fwk.Handle) (locality.LayerSource, error)
+	nodeSources  []func(context.Context, fwk.Handle) (locality.NodeSource, error)
 	clock        clock.PassiveClock // nil: the real one
 
 	withoutHolding bool
@@ -108,7 +108,7 @@ func (f *Factory) newProfileLocked(ctx context.Context, handle fwk.Handle, args 
 		}
 		config.Images = append(config.Images, source)
 	}
-	for _, newSource := range f.layerSources {
+	for _, newSource := range f.nodeSources {
 		source, err := newSource(ctx, handle)
 		if err != nil {
 			return nil, fmt.Errorf("source of layers: %w", err)

@@ -19,9 +19,9 @@ func WithImageSource(make func(context.Context, fwk.Handle) (locality.ImageSourc
 	return func(f *Factory) { f.imageSources = append(f.imageSources, make) }
 }
 
-// WithLayerSource adds a source of where layers are.
-func WithLayerSource(make func(context.Context, fwk.Handle) (locality.LayerSource, error)) Option {
-	return func(f *Factory) { f.layerSources = append(f.layerSources, make) }
+// WithNodeSource adds a source of where layers are.
+func WithNodeSource(make func(context.Context, fwk.Handle) (locality.NodeSource, error)) Option {
+	return func(f *Factory) { f.nodeSources = append(f.nodeSources, make) }
 }
 
 // WithClock sets the clock for the timeouts of arrivals and reports; for

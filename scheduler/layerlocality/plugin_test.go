@@ -81,7 +81,7 @@ func newSuite(t testing.TB, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	s.client = fake.NewClientset(objects...)
 	s.informers = informers.NewSharedInformerFactory(s.client, 0)
 	s.factory = NewFactory(
-		WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return s.agent, nil }),
+		WithNodeSource(func(context.Context, fwk.Handle) (locality.NodeSource, error) { return s.agent, nil }),
 		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.registry, nil }),
 		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.awaited, nil }),
 		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.followed, nil }))
@@ -411,7 +411,7 @@ func TestSourcesThatFail(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
 	for what, option := range map[string]Option{
 		"source of images": WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return nil, errors.New("no CRD") }),
-		"source of layers": WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return nil, errors.New("no CRD") }),
+		"source of layers": WithNodeSource(func(context.Context, fwk.Handle) (locality.NodeSource, error) { return nil, errors.New("no CRD") }),
 	} {
 		if _, err := NewFactory(option).New(s.ctx, args(), s.framework); err == nil || err.Error() != "LayerLocality: "+what+": no CRD" {
 			t.Errorf("%s: %v", what, err)

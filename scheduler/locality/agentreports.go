@@ -10,18 +10,18 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
-// layerSink is what a Tracker lets its LayerSources report to.
-type layerSink struct {
+// nodeSink is what a Tracker lets its NodeSources report to.
+type nodeSink struct {
 	*index.Index
 	tracker *Tracker
 }
 
-// SetReport implements LayerSink.
-func (s layerSink) SetReport(source, node string, report *NodeReport) {
+// SetReport implements NodeSink.
+func (s nodeSink) SetReport(source, node string, report *NodeReport) {
 	s.tracker.setReport(source, node, report)
 }
 
-// agentReports has the reports of a LayerSource on nodes, in place of their NodeStatus. A report
+// agentReports has the reports of a NodeSource on nodes, in place of their NodeStatus. A report
 // may come before its Node, and be of another Node than the one that is there.
 type agentReports struct {
 	mu     sync.RWMutex
@@ -104,7 +104,7 @@ func (t *Tracker) forgetNode(node *v1.Node) {
 	t.agentReports.leave(node)
 }
 
-// setReport implements LayerSink.SetReport.
+// setReport implements NodeSink.SetReport.
 func (t *Tracker) setReport(source, name string, report *NodeReport) {
 	var next *agentReport
 	if report != nil {

@@ -25,7 +25,7 @@ type Moment struct {
 	Images []ImageSource
 	// Reports writes the reports of nodes that count in place of their NodeStatus to the sink,
 	// once; nil if there are none. It is not called without the argument nodeLayers.
-	Reports func(LayerSink)
+	Reports func(NodeSink)
 	Clock   clock.PassiveClock
 }
 
@@ -42,7 +42,7 @@ func NewSnapshot(ctx context.Context, profile string, m Moment) *Snapshot {
 	t.podIndex = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byNode: nodeOf})
 	s := &Snapshot{t.NewProfile(profile, m.Args)}
 	if m.Reports != nil && m.Args.NodeLayers {
-		m.Reports(layerSink{t.index, t}) // kept until their Nodes come
+		m.Reports(nodeSink{t.index, t}) // kept until their Nodes come
 	}
 	for _, node := range m.Nodes {
 		_ = t.nodeStore.Add(node) // its key is its name

@@ -51,17 +51,17 @@ type FollowedSource interface {
 	HasSynced() bool
 }
 
-// LayerSource reports where images are, in addition to NodeStatus or in place of it.
-type LayerSource interface {
+// NodeSource reports where images are, in addition to NodeStatus or in place of it.
+type NodeSource interface {
 	// Name is the name that the source passes to the sink.
 	Name() string
 	// Start begins to report to the sink and returns. Reports go on until the
 	// context is done. HasSynced of the result reports whether the first ones are in.
-	Start(ctx context.Context, sink LayerSink) (Syncer, error)
+	Start(ctx context.Context, sink NodeSink) (Syncer, error)
 }
 
-// LayerSink receives the reports of LayerSources. *index.Index is one.
-type LayerSink interface {
+// NodeSink receives the reports of NodeSources. *index.Index is one.
+type NodeSink interface {
 	// SetImages replaces the images that the source reports for a node. If there
 	// is no such Node, it forgets the report and returns false. A source must
 	// report again when the Node is created or re-created, because everything
@@ -73,7 +73,7 @@ type LayerSink interface {
 	SetReport(source, node string, report *NodeReport)
 }
 
-// NodeReport is what a LayerSource reports of a Node in place of its NodeStatus.
+// NodeReport is what a NodeSource reports of a Node in place of its NodeStatus.
 type NodeReport struct {
 	// UID of the Node. The report is of no other Node of that name.
 	UID types.UID

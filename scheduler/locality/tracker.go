@@ -37,9 +37,9 @@ type Tracker struct {
 	sources   []ImageSource
 	// followed are those of the sources that resolve the images of nodes.
 	followed []FollowedSource
-	layers   []LayerSource
+	layers   []NodeSource
 
-	// Locks are taken in this order: that of a LayerSource, follows, reports, unlisted.mu, and then one of
+	// Locks are taken in this order: that of a NodeSource, follows, reports, unlisted.mu, and then one of
 	// mu, agentReports.mu, changed.mu, that of the index and that of an ImageSource. No other is taken while one
 	// of the latter is held.
 
@@ -73,7 +73,7 @@ type Config struct {
 	Images []ImageSource
 	// Layers are sources of where layers are, besides NodeStatus. They are not started
 	// without the argument nodeLayers.
-	Layers []LayerSource
+	Layers []NodeSource
 	// Clock is used for the timeouts of arrivals and reports; nil means the real
 	// one.
 	Clock clock.PassiveClock
@@ -165,7 +165,7 @@ func (t *Tracker) Start(ctx context.Context) error {
 		t.layers = nil
 	}
 	for _, source := range t.layers {
-		syncer, err := source.Start(ctx, layerSink{t.index, t})
+		syncer, err := source.Start(ctx, nodeSink{t.index, t})
 		if err != nil {
 			return fmt.Errorf("source of layers %s: %w", source.Name(), err)
 		}

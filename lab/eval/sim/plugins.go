@@ -34,7 +34,7 @@ func (r *run) plugins() frameworkruntime.Registry {
 		}))
 	}
 	if r.policy.Nodes == Agents {
-		options = append(options, layerlocality.WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) {
+		options = append(options, layerlocality.WithNodeSource(func(context.Context, fwk.Handle) (locality.NodeSource, error) {
 			r.agents = nodelayers.NewFed()
 			return r.agents, nil
 		}))

@@ -112,7 +112,7 @@ func startCluster(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *clus
 		source, err := imagemanifests.NewSource(handle.KubeConfig())
 		c.source = source
 		return source, err
-	}), layerlocality.WithLayerSource(func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+	}), layerlocality.WithNodeSource(func(_ context.Context, handle fwk.Handle) (locality.NodeSource, error) {
 		source, err := nodelayers.NewSource(handle.KubeConfig())
 		c.layers = source
 		return source, err

@@ -131,7 +131,7 @@ func startCluster(ctx context.Context, wire [][]byte, reports *agentReports) (*c
 	agents := nodelayers.NewFed()
 	if reports != nil {
 		images = func(node *v1.Node) []index.Image { return reports.images[node.Name] }
-		options = append(options, layerlocality.WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return agents, nil }))
+		options = append(options, layerlocality.WithNodeSource(func(context.Context, fwk.Handle) (locality.NodeSource, error) { return agents, nil }))
 	}
 	if err := c.add(ctx, factory, snapshot, layerlocality.Name, layerlocality.NewFactory(options...).New); err != nil {
 		stop()
