@@ -31,7 +31,7 @@ var (
 )
 
 // imageManifests returns the source of what layer-resolver found out.
-func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ImageSource, error) {
+func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ManifestSource, error) {
 	go checkServer(ctx, handle.ClientSet().Discovery())
 	return imagemanifests.NewSource(handle.KubeConfig())
 }
@@ -42,7 +42,7 @@ func nodeLayers(_ context.Context, handle fwk.Handle) (locality.NodeSource, erro
 }
 
 func main() {
-	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests), layerlocality.WithNodeSource(nodeLayers))
+	factory := layerlocality.NewFactory(layerlocality.WithManifestSource(imageManifests), layerlocality.WithNodeSource(nodeLayers))
 	promises, rated, packed := qosaware.NewFactory(), safe.NewFactory(), packing.NewFactory()
 	options := []app.Option{
 		app.WithPlugin(layerlocality.Name, factory.New), app.WithPlugin(qosaware.Name, promises.New),

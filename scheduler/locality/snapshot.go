@@ -22,7 +22,7 @@ type Moment struct {
 	Nodes []*v1.Node
 	Pods  []*v1.Pod
 	// Images are sources of the layers of images. They are not started.
-	Images []ImageSource
+	Images []ManifestSource
 	// Reports writes the reports of nodes that count in place of their NodeStatus to the sink,
 	// once; nil if there are none. It is not called without the argument nodeLayers.
 	Reports func(NodeSink)

@@ -9,19 +9,19 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// ImageSource has the layers of images, in addition to what nodes report about the
+// ManifestSource has the layers of images, in addition to what nodes report about the
 // images they hold.
-type ImageSource interface {
+type ManifestSource interface {
 	// Manifests returns the layers of an image on each platform; nil if they are
 	// not known. It is called in the scheduling cycle and must answer from memory.
 	// The result must not be changed afterwards, by either side.
 	Manifests(image imageref.Canonical) []index.Manifest
 }
 
-// AwaitedSource is an ImageSource that gets its answers a while after an image is
+// AwaitedSource is a ManifestSource that gets its answers a while after an image is
 // first used. It may be worth waiting for one (waitForManifest).
 type AwaitedSource interface {
-	ImageSource
+	ManifestSource
 	// Awaits reports whether an answer about an image with these names may still
 	// come: there is none yet, not even a negative one, and the source is able to
 	// get one. It must answer from memory.
@@ -34,10 +34,10 @@ type AwaitedSource interface {
 	OnAnswer(f func())
 }
 
-// FollowedSource is an ImageSource that also resolves the images of nodes that state no layers,
+// FollowedSource is a ManifestSource that also resolves the images of nodes that state no layers,
 // by their names. The Tracker starts it and follows its answers.
 type FollowedSource interface {
-	ImageSource
+	ManifestSource
 	// ManifestOnNode returns the manifest that a node of a platform has if it has an image under
 	// a name, a tag or a digest; ok is false if that is not known, or if it may be one of
 	// several manifests. It must answer from memory. The result must not be changed

@@ -34,13 +34,13 @@ type Tracker struct {
 	// nodeStore and podIndex are those of the informers.
 	nodeStore cache.Store
 	podIndex  cache.Indexer
-	sources   []ImageSource
+	sources   []ManifestSource
 	// followed are those of the sources that resolve the images of nodes.
 	followed []FollowedSource
 	layers   []NodeSource
 
 	// Locks are taken in this order: that of a NodeSource, follows, reports, unlisted.mu, and then one of
-	// mu, agentReports.mu, changed.mu, that of the index and that of an ImageSource. No other is taken while one
+	// mu, agentReports.mu, changed.mu, that of the index and that of a ManifestSource. No other is taken while one
 	// of the latter is held.
 
 	// follows is held while what a pod brings is decided and written.
@@ -70,7 +70,7 @@ type Config struct {
 	Pods  coreinformers.PodInformer
 	// Images are sources of the layers of images. The first source that has an
 	// image answers; what nodes report comes last.
-	Images []ImageSource
+	Images []ManifestSource
 	// Layers are sources of where layers are, besides NodeStatus. They are not started
 	// without the argument nodeLayers.
 	Layers []NodeSource
@@ -200,7 +200,7 @@ func (t *Tracker) awaits(names []imageref.Canonical) bool {
 
 // anyAwaited reports whether something is true of a source that is worth waiting for.
 func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
-	return slices.ContainsFunc(t.sources, func(source ImageSource) bool {
+	return slices.ContainsFunc(t.sources, func(source ManifestSource) bool {
 		awaited, ok := source.(AwaitedSource)
 		return ok && f(awaited)
 	})

@@ -67,7 +67,7 @@ func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	core := factory.Core().V1()
 	s.tracker = locality.NewTracker(locality.Config{
 		Nodes: core.Nodes(), Pods: core.Pods(), Clock: s.clock,
-		Images: []locality.ImageSource{s.images}, Layers: []locality.NodeSource{s.agent},
+		Images: []locality.ManifestSource{s.images}, Layers: []locality.NodeSource{s.agent},
 	})
 	if err := s.tracker.Start(ctx); err == nil || !strings.Contains(err.Error(), "no profile") {
 		t.Fatalf("started without a profile: %v", err)
