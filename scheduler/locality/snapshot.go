@@ -86,5 +86,5 @@ func (s *Snapshot) Provenance(node string, names []imageref.Canonical) Provenanc
 
 // HasFreshReport reports whether an agent reports the images of a Node, in place of its NodeStatus.
 func (s *Snapshot) HasFreshReport(node *v1.Node) bool {
-	return s.tracker.agentReports.hasFresh(node)
+	return s.tracker.nodeReports.hasFresh(node)
 }

@@ -40,7 +40,7 @@ type Tracker struct {
 	layers   []NodeSource
 
 	// Locks are taken in this order: that of a NodeSource, follows, reports, unlisted.mu, and then one of
-	// mu, agentReports.mu, changed.mu, that of the index and that of a ManifestSource. No other is taken while one
+	// mu, nodeReports.mu, changed.mu, that of the index and that of a ManifestSource. No other is taken while one
 	// of the latter is held.
 
 	// follows is held while what a pod brings is decided and written.
@@ -53,10 +53,10 @@ type Tracker struct {
 	first *Profile
 
 	// reports is held while the report of a node is read, resolved and written.
-	reports      sync.Mutex
-	agentReports agentReports
-	unlisted     unlisted
-	changed      changedImages
+	reports     sync.Mutex
+	nodeReports nodeReports
+	unlisted    unlisted
+	changed     changedImages
 
 	syncers []Syncer
 	synced  atomic.Bool
@@ -92,7 +92,7 @@ func newTracker(config Config) *Tracker {
 	t := &Tracker{
 		index: index.New(), clock: config.Clock,
 		sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
-		agentReports: agentReports{byName: map[string]*agentReport{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*unlistedImages{}},
+		nodeReports: nodeReports{byName: map[string]*keptReport{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*unlistedImages{}},
 	}
 	if t.clock == nil {
 		t.clock = clock.RealClock{}
@@ -209,7 +209,7 @@ func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
 func (t *Tracker) nodeHandler(logger klog.Logger) cache.ResourceEventHandler {
 	set := func(old, node *v1.Node) {
 		t.index.SetNode(node.Name, nodestatus.Platform(node))
-		t.agentReports.enter(node)
+		t.nodeReports.enter(node)
 		warnOfLabel(logger, old, node)
 		t.report(node)
 		t.updateUnlisted(old, node)

@@ -105,7 +105,7 @@ func (i *informer) AddEventHandler(h cache.ResourceEventHandler) (cache.Resource
 
 // startCluster starts a cluster of Nodes as the apiserver sends them, and of NodeLayers, if there
 // are any.
-func startCluster(ctx context.Context, wire [][]byte, reports *agentReports) (*cluster, error) {
+func startCluster(ctx context.Context, wire [][]byte, reports *nodeReports) (*cluster, error) {
 	ctx, stop := context.WithCancel(ctx)
 	c := &cluster{stop: stop}
 	client := fake.NewClientset()
