@@ -123,11 +123,7 @@ func (a *attempt) gaveUp() bool {
 // hasRoom reports whether there is room for what will be known about a new image: one that
 // only nodes hold displaces no other.
 func (r *Resolver) hasRoom(image usage.Image) bool {
-	namespaces := r.usage.Namespaces(image.Key)
-	if r.usage.OnlyOnNodes(image.Key) {
-		return r.quota.HasSpare(namespaces)
-	}
-	return r.quota.HasRoom(namespaces)
+	return r.quotas.resolved.HasRoom(r.usage.Namespaces(image.Key), r.usage.OnlyOnNodes(image.Key))
 }
 
 // release drops what is remembered about images that nothing uses any longer, but not

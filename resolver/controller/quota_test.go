@@ -46,7 +46,7 @@ func TestLayersAreCounted(t *testing.T) {
 	s.must(next.store.Load(t.Context()))
 	next.usage.Set(imagesFor("w", "ns", "reg/x:1", pinned))
 	next.sweep(t.Context())
-	if ns := []string{"ns"}; !next.quota.Admit(ns, 4) || next.quota.Admit(ns, 1) {
+	if ns := []string{"ns"}; !next.quotas.resolved.Admit(ns, 4) || next.quotas.resolved.Admit(ns, 1) {
 		t.Error("they do not count 2 x 8 times")
 	}
 }
@@ -232,7 +232,7 @@ func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
 			t.Errorf("asked for again: %q", asked)
 		}
 		room := 0
-		for r.quota.AdmitUnresolved([]string{"ns"}) {
+		for r.quotas.unresolved.Admit([]string{"ns"}, 1) {
 			room++
 		}
 		if room != usage.MaxUnresolved.Each-1 {

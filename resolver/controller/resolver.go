@@ -95,7 +95,7 @@ type Resolver struct {
 	attempts    *attempts
 	backlog     *backlog
 	queues      *queue.Queues
-	quota       *usage.Quota
+	quotas      quotas
 	metrics     *metrics
 	mirrors     *mirrorSets
 	// drifts are objects that are not as the store left them; nil until Start.
@@ -106,6 +106,10 @@ type Resolver struct {
 	// leading is set once Start has read the objects.
 	leading atomic.Bool
 }
+
+// quotas bound the references that have objects: those in use whose content is known, those that were
+// never resolved, and those whose content is known and that nothing uses.
+type quotas struct{ resolved, unresolved, unused *usage.Quota }
 
 // drift is an object in a version that the store has not written.
 type drift struct{ name, version string }
@@ -145,7 +149,7 @@ func newResolver(options Options, d dependencies) *Resolver {
 		nodeImages:  usage.NewNodeImages(),
 		store:       store.New(d.client, d.live, d.clock),
 		backlog:     newBacklog(),
-		quota:       usage.NewQuota(images),
+		quotas:      quotas{usage.NewQuota(images), usage.NewQuota(usage.MaxUnresolved), usage.NewQuota(usage.MaxUnused)},
 	}
 	r.attempts = newAttempts(d.clock, r.store.Failure)
 	r.queues = queue.New(options.Workers, r.denied, countRequests(r.work))

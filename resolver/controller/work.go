@@ -457,7 +457,7 @@ func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned
 
 // admit counts an image that is known now, if there is room for it.
 func (r *Resolver) admit(image usage.Image, units int) bool {
-	if r.quota.Admit(r.usage.Namespaces(image.Key), units) {
+	if r.quotas.resolved.Admit(r.usage.Namespaces(image.Key), units) {
 		return true
 	}
 	r.noteFull(image)
@@ -535,7 +535,7 @@ func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure a
 		return nil
 	case failure.Reason == v1alpha1.ReasonDenied:
 		return r.requeueEvicted(r.store.RemoveUnresolved(ctx, reference))
-	case !r.store.Has(reference) && !r.quota.AdmitUnresolved(namespaces):
+	case !r.store.Has(reference) && !r.quotas.unresolved.Admit(namespaces, 1):
 		r.metrics.unwritten.Inc()
 		return nil
 	}

@@ -644,7 +644,7 @@ func TestConfirmedWithoutRoom(t *testing.T) {
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
-	r.quota.Admit([]string{"ns"}, 1)
+	r.quotas.resolved.Admit([]string{"ns"}, 1)
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(f.digests) != 1 || len(told.notes) != 0 {
