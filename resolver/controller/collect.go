@@ -39,7 +39,7 @@ func (r *Resolver) sweep(ctx context.Context) {
 	r.quotas.resolved.Begin()
 	r.quotas.unresolved.Begin()
 	var resolved, unresolved, unused []usage.Held
-	var noted []func() ([]string, error)
+	var noted []func() error
 	for _, h := range r.store.All() {
 		held := usage.Held{Reference: h.Reference, Units: usage.Units(h.Layers), Tenant: r.usage.TenantOf(h.Reference)}
 		switch {
@@ -59,7 +59,7 @@ func (r *Resolver) sweep(ctx context.Context) {
 			since = held.Since.Truncate(time.Second)
 		}
 		if !since.Equal(h.Unused) {
-			noted = append(noted, func() ([]string, error) { return r.store.NoteUnused(ctx, h.Reference, since) })
+			noted = append(noted, func() error { return r.store.NoteUnused(ctx, h.Reference, since) })
 		}
 	}
 	r.quotas.unresolved.Recount(unresolved, func(reference string) { r.remove(ctx, reference) })
@@ -77,7 +77,7 @@ func (r *Resolver) sweep(ctx context.Context) {
 	})
 	// For the next process, too.
 	for _, note := range noted {
-		if err := r.requeueEvicted(note()); err != nil && ctx.Err() == nil {
+		if err := note(); err != nil && ctx.Err() == nil {
 			r.log.Error(err, "Cannot record since when a reference is unused")
 			return
 		}
@@ -101,7 +101,7 @@ func (r *Resolver) remove(ctx context.Context, reference string) {
 	if ctx.Err() != nil {
 		return
 	}
-	if err := r.requeueEvicted(r.store.RemoveReference(ctx, reference)); err != nil && ctx.Err() == nil {
+	if err := r.store.RemoveReference(ctx, reference); err != nil && ctx.Err() == nil {
 		r.log.Error(err, "Cannot remove a reference", "reference", reference)
 		return
 	}

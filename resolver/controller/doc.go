@@ -15,7 +15,7 @@
 //	events.go       events about workloads
 //	metrics.go      what is counted
 //
-// Each has a lock of its own. The Resolver calls them; only the queues call it back, to work
-// on an image and to check whether an image may be asked for. Only attempts holds its lock
-// while it calls another one, the store.
+// Each has a lock of its own. The Resolver calls them. The queues call it back to work on an image
+// and to check whether it may be asked for, and the store to have it asked for again. Only attempts
+// holds its lock while it calls another one, the store.
 package controller

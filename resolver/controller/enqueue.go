@@ -158,17 +158,10 @@ func (r *Resolver) forget(keys ...string) {
 	r.backlog.forget(keys...)
 }
 
-// askAgain asks at once for references that the store evicted.
+// askAgain asks at once for references of which objects say nothing any longer.
 func (r *Resolver) askAgain(evicted []string) {
 	for _, image := range r.usage.Meaning(evicted) {
 		r.forget(image.Key)
 		r.enqueue(image, 0, queue.Resolving)
 	}
-}
-
-// requeueEvicted asks again for what the store evicted while it wrote, and returns the error
-// of the write.
-func (r *Resolver) requeueEvicted(evicted []string, err error) error {
-	r.askAgain(evicted)
-	return err
 }

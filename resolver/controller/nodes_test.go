@@ -76,7 +76,7 @@ func TestNodes(t *testing.T) {
 // The informer tells of nodes: a new platform is looked for, and a heartbeat is nothing.
 func TestNodeEvents(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.Resolved(t.Context(), "reg/x:1", &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+	s.must(s.Resolved(t.Context(), "reg/x:1", &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	keys := queued(t, r)
 	handler := r.nodeHandler()

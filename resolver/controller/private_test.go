@@ -266,7 +266,7 @@ func TestConfirmedWithoutSecrets(t *testing.T) {
 		if private {
 			save = s.ResolvedPrivately
 		}
-		s.wrote(save(t.Context(), privateImage, plain(hash("a")), amd64))
+		s.must(save(t.Context(), privateImage, plain(hash("a")), amd64))
 		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 		r.work(t.Context(), &queue.Queue{}, privateImage)
 		if !slices.Equal(l.users, []string{""}) {

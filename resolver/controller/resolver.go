@@ -147,10 +147,10 @@ func newResolver(options Options, d dependencies) *Resolver {
 		usage:       usage.New(options.Registry.References, d.clock, options.KeepUnused, images),
 		nodes:       newNodes(options.Policy, options.InUse),
 		nodeImages:  usage.NewNodeImages(),
-		store:       store.New(d.client, d.live, d.clock),
 		backlog:     newBacklog(),
 		quotas:      quotas{usage.NewQuota(images), usage.NewQuota(usage.MaxUnresolved), usage.NewQuota(usage.MaxUnused)},
 	}
+	r.store = store.New(d.client, d.live, d.clock, r.askAgain)
 	r.attempts = newAttempts(d.clock, r.store.Failure)
 	r.queues = queue.New(options.Workers, r.denied, countRequests(r.work))
 	r.metrics = newMetrics(r.usage, r.store, func() int { return r.queues.Len() }, options.Registerer)
@@ -287,8 +287,7 @@ func (r *Resolver) repair(ctx context.Context) {
 }
 
 func (r *Resolver) repairOne(ctx context.Context, changed drift) error {
-	repaired, evicted, err := r.store.Repair(ctx, changed.name, changed.version)
-	r.askAgain(evicted)
+	repaired, err := r.store.Repair(ctx, changed.name, changed.version)
 	if repaired && err == nil {
 		r.metrics.repaired.Inc()
 		r.log.Info("Somebody else changed an ImageManifest", "name", changed.name)

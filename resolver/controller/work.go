@@ -418,9 +418,9 @@ func (r *Resolver) adopt(ctx context.Context, t todo) error {
 		return nil
 	}
 	// It may have failed before the content was resolved for another reference.
-	err := r.requeueEvicted(r.store.RemoveUnresolved(ctx, t.reference))
+	err := r.store.RemoveUnresolved(ctx, t.reference)
 	if err == nil {
-		err = r.requeueEvicted(r.store.Adopt(ctx, t.reference))
+		err = r.store.Adopt(ctx, t.reference)
 	}
 	if err == nil {
 		r.succeeded(t.image, t.reference, namespaces)
@@ -442,10 +442,10 @@ func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned
 	// The first reference failed before. It goes first: once the other is written, there is
 	// nothing to do any more.
 	if first := image.References[0]; first != answer.reference {
-		err = r.requeueEvicted(r.store.RemoveUnresolved(ctx, first))
+		err = r.store.RemoveUnresolved(ctx, first)
 	}
 	if err == nil {
-		err = r.requeueEvicted(save(ctx, answer.reference, answer.found, answer.platforms))
+		err = save(ctx, answer.reference, answer.found, answer.platforms)
 	}
 	if err == nil {
 		r.succeeded(image, answer.reference, namespaces)
@@ -473,7 +473,7 @@ func (r *Resolver) succeeded(image usage.Image, reference string, namespaces []s
 
 // confirmed writes that a tag still points to the same digest.
 func (r *Resolver) confirmed(ctx context.Context, t todo) error {
-	err := r.requeueEvicted(r.store.Confirmed(ctx, t.reference, t.known.Digest))
+	err := r.store.Confirmed(ctx, t.reference, t.known.Digest)
 	if err == nil {
 		r.attempts.succeeded(t.image.Key)
 		r.backlog.forget(t.image.Key)
@@ -487,7 +487,7 @@ func (r *Resolver) refused(ctx context.Context, log logr.Logger, queue *queue.Qu
 	failure := r.noteFailure(log, queue, t.image, found.before, found.refusals)
 	r.metrics.lookups.WithLabelValues(found.question, failure.Reason).Inc()
 	if t.known != nil {
-		return r.requeueEvicted(r.store.NotConfirmed(ctx, t.reference, failure.Failure))
+		return r.store.NotConfirmed(ctx, t.reference, failure.Failure)
 	}
 	r.notify(t.image, found.before)
 	return r.notResolved(ctx, t.image, failure)
@@ -534,12 +534,12 @@ func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure a
 	case len(namespaces) == 0: // no longer in use
 		return nil
 	case failure.Reason == v1alpha1.ReasonDenied:
-		return r.requeueEvicted(r.store.RemoveUnresolved(ctx, reference))
+		return r.store.RemoveUnresolved(ctx, reference)
 	case !r.store.Has(reference) && !r.quotas.unresolved.Admit(namespaces, 1):
 		r.metrics.unwritten.Inc()
 		return nil
 	}
-	err := r.requeueEvicted(r.store.NotResolved(ctx, reference, failure.Failure))
+	err := r.store.NotResolved(ctx, reference, failure.Failure)
 	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 	return err
 }

@@ -88,8 +88,8 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 			r, s, _ := newTestResolver(t, &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }})
 			keys := queued(t, r)
 			r.usage.Set(imagesFor("w", "ns", one, two))
-			s.wrote(s.Resolved(t.Context(), one, plain(hash("a")), amd64))
-			s.wrote(s.Resolved(t.Context(), two, plain(hash("a")), amd64))
+			s.must(s.Resolved(t.Context(), one, plain(hash("a")), amd64))
+			s.must(s.Resolved(t.Context(), two, plain(hash("a")), amd64))
 			// Nothing may remain of this failure, or the image waits.
 			r.attempts.failed(usage.NewImage([]string{two}), attempt{}, v1alpha1.ReasonUnavailable, "down", time.Hour)
 			gone(r, s)
@@ -256,7 +256,7 @@ func TestCanceledWork(t *testing.T) {
 			r, s, told := newTestResolver(t, f)
 			r.usage.Set(imagesFor("w", "ns", tag))
 			if known {
-				s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+				s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 				s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 			}
 			q := &queue.Queue{}
@@ -555,7 +555,7 @@ func TestStandbyRepairsNothing(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	r.drifts = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[drift]())
 	defer r.drifts.ShutDown()
-	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	own := &v1alpha1.ImageManifest{}
 	s.must(s.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, own))
 	changed := own.DeepCopy()
@@ -599,7 +599,7 @@ func TestAnswersAndTheQueue(t *testing.T) {
 				question := "resolve"
 				if known {
 					question = "confirm"
-					s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+					s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 					s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 				}
 				q := &queue.Queue{}
@@ -643,7 +643,7 @@ func TestConfirmedWithoutRoom(t *testing.T) {
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 1, 1 })
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
-	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	r.quotas.resolved.Admit([]string{"ns"}, 1)
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
@@ -671,7 +671,7 @@ func TestSecondNameNotWritten(t *testing.T) {
 		r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 		r.usage.Set(imagesFor("w", "ns", "x:1"))
 		failed := r.attempts.failed(image, attempt{}, v1alpha1.ReasonNotFound, "404", 0)
-		s.wrote(s.NotResolved(t.Context(), image.References[0], failed.Failure))
+		s.must(s.NotResolved(t.Context(), image.References[0], failed.Failure))
 		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 		fail(s, errors.New("etcdserver: no leader"))
 		r.work(t.Context(), &queue.Queue{}, image.Key)
@@ -774,7 +774,7 @@ func TestUsedWhileReleased(t *testing.T) {
 func TestNotConfirmedIsKnown(t *testing.T) {
 	const tag = "reg/x:1"
 	r, s, told := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.Resolved(t.Context(), tag, twoPlatforms(), amd64))
+	s.must(s.Resolved(t.Context(), tag, twoPlatforms(), amd64))
 	r.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", 0)
 	for platforms, want := range []int{0, 1} {
 		addNodes(r, both[:platforms+1]...)
@@ -837,7 +837,7 @@ func TestMovedThereAndBack(t *testing.T) {
 	r, s, _ := newTestResolver(t, f)
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.Set(imagesFor("w", "ns", "x:1"))
-	s.wrote(s.Resolved(t.Context(), image.References[1], plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), image.References[1], plain(hash("a")), amd64))
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	s.Fails = errors.New("etcdserver: no leader")
 	r.work(t.Context(), &queue.Queue{}, image.Key)
