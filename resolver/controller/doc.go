@@ -11,6 +11,7 @@
 //	nodes.go        platforms and registries of the nodes
 //	attempts.go     how the last attempt at an image ended, and when to try again
 //	backlog.go      answers that the API server did not take yet
+//	due.go          what is known about an image, and what is due about it
 //	enqueue.go      which images come into the queues (package queue), and when
 //	events.go       events about workloads
 //	metrics.go      what is counted

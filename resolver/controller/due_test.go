@@ -58,7 +58,7 @@ func TestDue(t *testing.T) {
 			for _, step := range test.steps {
 				step(r, s)
 			}
-			next := r.due(test.image)
+			next := due(r.snapshot(test.image))
 			if next.task != test.want || next.reference != test.reference || next.after != test.after {
 				t.Errorf("task %d about %q after %v, want %d about %q after %v", next.task, next.reference, next.after, test.want, test.reference, test.after)
 			}

@@ -126,7 +126,7 @@ func TestOneOfTwoPlatformsDeleted(t *testing.T) {
 		addNodes(r, both...)
 		s.must(s.Resolved(t.Context(), reference, twoPlatforms(), both))
 		s.Deleted(v1alpha1.ManifestName(hash("b")), "") // the API server of the test gives no UIDs
-		if next := r.due(one(reference)); next.task != resolve {
+		if next := due(r.snapshot(one(reference))); next.task != resolve {
 			t.Errorf("%s: the object of arm64 was deleted: task %d after %v, want resolve (%d)", reference, next.task, next.after, resolve)
 		}
 	}
@@ -152,7 +152,7 @@ func TestSecondObjectNotWritten(t *testing.T) {
 	r.work(t.Context(), queue, image.Key)
 	r.work(t.Context(), queue, image.Key) // the retry
 	if got := len(s.Objects()); got != 2 {
-		next := r.due(image)
+		next := due(r.snapshot(image))
 		t.Errorf("%d objects after the retry, want one of each platform; next is task %d after %v", got, next.task, next.after)
 	}
 }
@@ -537,7 +537,7 @@ func TestRestartAllowsNoRetry(t *testing.T) {
 	// What Start does.
 	r.nodes = newNodes(nil, false)
 	addNodes(r, amd64...)
-	if next := r.due(one("reg/x:1")); next.task != nothing {
+	if next := due(r.snapshot(one("reg/x:1"))); next.task != nothing {
 		t.Errorf("task %d after %v: after a restart nothing is asked again", next.task, next.after)
 	}
 }
@@ -548,7 +548,7 @@ func TestFuture(t *testing.T) {
 	s.Clock.SetTime(s.Clock.Now().AddDate(1, 0, 0))
 	s.must(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	s.Clock.SetTime(s.Clock.Now().AddDate(-1, 0, 0))
-	if next := r.due(one("reg/x:1")); next.after > 2*time.Hour {
+	if next := due(r.snapshot(one("reg/x:1"))); next.after > 2*time.Hour {
 		t.Errorf("confirmed in the future: the tag is not asked about for %v", next.after)
 	}
 }
@@ -563,7 +563,7 @@ func TestDeniedSecondRegistry(t *testing.T) {
 	s.must(s.NotResolved(t.Context(), image.References[0], store.Failure{Failures: 5, Retry: s.Clock.Now().Add(10 * time.Minute), Reason: v1alpha1.ReasonDenied, Message: "not allowed"}))
 	r.nodes.set("a", nodeFacts{platform: "linux/amd64", registries: []string{"second.example.com"}})
 	r.nodesChanged()
-	if next := r.due(image); next.task != resolve {
+	if next := due(r.snapshot(image)); next.task != resolve {
 		t.Errorf("second.example.com is in use now: task %d after %v", next.task, next.after)
 	}
 }

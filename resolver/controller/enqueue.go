@@ -45,7 +45,7 @@ func (r *Resolver) ask(image usage.Image) {
 // known takes no turn from those that are not, however often it is named. The level is that of an image of which
 // nothing is known.
 func (r *Resolver) askAt(level queue.Level, image usage.Image) {
-	next := r.due(image)
+	next := due(r.snapshot(image))
 	if next.known != nil {
 		level = queue.Confirming
 	}
@@ -109,7 +109,7 @@ func (r *Resolver) worked(image usage.Image) {
 	}
 	r.handOver(r.nodeImages.Done(image))
 	// There may be more to do since it began, which was not noted while it had its turn.
-	if r.usage.OnlyOnNodes(image.Key) && r.due(image).task != nothing {
+	if r.usage.OnlyOnNodes(image.Key) && due(r.snapshot(image)).task != nothing {
 		r.ask(image)
 	}
 }

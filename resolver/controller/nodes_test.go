@@ -111,10 +111,10 @@ func TestRetryForNewPlatform(t *testing.T) {
 	r.attempts.failed(missing, attempt{}, v1alpha1.ReasonPlatformNotFound, "none", 0)
 	r.attempts.failed(refused, attempt{}, v1alpha1.ReasonUnauthorized, "401", 0)
 	addNodes(r, both...)
-	if next := r.due(missing); next.task != resolve {
+	if next := due(r.snapshot(missing)); next.task != resolve {
 		t.Errorf("task %d after %v", next.task, next.after)
 	}
-	if next := r.due(refused); next.task != nothing {
+	if next := due(r.snapshot(refused)); next.task != nothing {
 		t.Errorf("refused for another reason: task %d", next.task)
 	}
 }
@@ -234,11 +234,11 @@ func TestNetworksOfTheCluster(t *testing.T) {
 	more := services.DeepCopy()
 	more.Name, more.Spec.CIDRs = "more", []string{"2600:dddd::/108"}
 	r.serviceHandler().OnAdd(more, false)
-	if next := r.due(denied); next.task != nothing {
+	if next := due(r.snapshot(denied)); next.task != nothing {
 		t.Errorf("task %d, although more is denied than before", next.task)
 	}
 	r.serviceHandler().OnDelete(services)
-	if next := r.due(denied); next.task != resolve {
+	if next := due(r.snapshot(denied)); next.task != resolve {
 		t.Errorf("task %d after %v, although the network is no longer the cluster's", next.task, next.after)
 	}
 	if err := allowed.Address(netip.MustParseAddr("2600:bbbb::1")); err != nil {

@@ -19,68 +19,6 @@ import (
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
-// task is what has to be done about an image.
-type task int
-
-const (
-	nothing task = iota
-	// adopt adds a digest to the objects that have its content already.
-	adopt
-	// confirm asks whether a tag still points to the same digest.
-	confirm
-	// resolve asks for the layers of an image.
-	resolve
-)
-
-// todo is what has to be done about an image, and when.
-type todo struct {
-	image usage.Image
-	task  task
-	// reference of the image that is known; empty if none is.
-	reference string
-	// known is what is known about the reference; nil if nothing is.
-	known *store.Answer
-	// after is how long there is nothing to do; negative means for ever. It is 0
-	// for any other task.
-	after time.Duration
-}
-
-// due returns what has to be done about an image now, or how long there is nothing
-// to do.
-func (r *Resolver) due(image usage.Image) todo {
-	now := r.clock.Now()
-	wait := r.attempts.of(image).Retry.Sub(now)
-	t := todo{image: image, task: resolve}
-	t.reference, t.known = r.known(image)
-	switch {
-	case t.known == nil || !t.known.Covers(r.nodes.clusterPlatforms()):
-	case store.DigestOf(t.reference) == "":
-		t.task = confirm
-		// At most the TTL, in case the clock of the process that confirmed it was
-		// ahead.
-		wait = max(wait, min(t.known.Confirmed.Add(r.options.TagTTL).Sub(now), r.options.TagTTL))
-	case !r.store.Adopted(t.reference):
-		t.task = adopt
-	default: // a digest means the same for ever
-		t.task, t.after, wait = nothing, -1, 0
-	}
-	if wait > 0 {
-		t.task, t.after = nothing, wait
-	}
-	return t
-}
-
-// known returns what is known about an image, and about which of its references; nil if nothing
-// is.
-func (r *Resolver) known(image usage.Image) (reference string, known *store.Answer) {
-	for _, reference := range image.References {
-		if known := r.store.Lookup(reference); known != nil {
-			return reference, known
-		}
-	}
-	return "", nil
-}
-
 // work does what is due about an image, and queues it again for when the next thing
 // is due. The functions below are in the order in which it calls them: lookUp asks
 // registries and writes nothing; what follows it writes what they answered.
@@ -93,7 +31,7 @@ func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 	r.metrics.looked.Inc()
 	image, log := usage.ImageOf(key), r.log.WithValues("image", key)
 
-	if next := r.due(image); next.task != nothing {
+	if next := due(r.snapshot(image)); next.task != nothing {
 		err := r.do(ctx, log, q, next)
 		if ctx.Err() != nil {
 			return // the next leader does it
@@ -121,11 +59,11 @@ func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
 // do does a task and writes the outcome. A refusal by a registry is an outcome
 // too. Errors are those of the API server, or of the context.
 func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
-	if (t.task == adopt || t.known == nil) && !r.hasRoom(t.image) {
-		r.noteFull(t.image) // no registry has to be asked for that
+	switch t.task {
+	case refuse:
+		r.noteFull(t.image)
 		return nil
-	}
-	if t.task == adopt {
+	case adopt:
 		return r.adopt(ctx, t)
 	}
 	found := r.lookUp(ctx, log, queue, t)
@@ -155,7 +93,7 @@ type outcome struct {
 // answers to pull secrets stays between it and their namespace, unless PublishPrivate is
 // set; objects say what it answers to everybody.
 func (r *Resolver) lookUp(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) outcome {
-	found := outcome{before: r.attempts.of(t.image), question: "confirm"}
+	found := outcome{before: t.last, question: "confirm"}
 	if t.task == confirm {
 		digest, err := r.digest(ctx, t)
 		if err != nil {
@@ -172,7 +110,7 @@ func (r *Resolver) lookUp(ctx context.Context, log logr.Logger, queue *queue.Que
 	if found.question = "resolve"; r.usage.OnlyOnNodes(t.image.Key) {
 		found.question = "held"
 	}
-	if kept := r.backlog.of(t.image); kept != nil && slices.Equal(kept.platforms, r.nodes.clusterPlatforms()) {
+	if kept := r.backlog.of(t.image); kept != nil && slices.Equal(kept.platforms, t.platforms) {
 		found.learned = kept
 		return found
 	}

@@ -102,7 +102,7 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 			if !queued[one] || !queued[two] {
 				t.Errorf("queued: %v", queued)
 			}
-			if next := r.due(usage.NewImage([]string{two})); next.task != resolve {
+			if next := due(r.snapshot(usage.NewImage([]string{two}))); next.task != resolve {
 				t.Errorf("%s: task %d after %v", two, next.task, next.after)
 			}
 		})
@@ -424,7 +424,7 @@ func TestOtherPullSecrets(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "elsewhere", UID: "1"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: tag}}},
 		}, false)
-		if next := r.due(one(tag)); (next.task == resolve) != read {
+		if next := due(r.snapshot(one(tag))); (next.task == resolve) != read {
 			t.Errorf("pull secrets are read: %v; task %d after %v", read, next.task, next.after)
 		}
 	}
@@ -712,7 +712,7 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 	if got := r.attempts.of(one(digest)); got != (attempt{}) {
 		t.Errorf("remembered: %+v", got)
 	}
-	if next := r.due(one(digest)); next.after >= 0 {
+	if next := due(r.snapshot(one(digest))); next.after >= 0 {
 		t.Errorf("next: %+v", next)
 	}
 	before := len(told.notes)
