@@ -21,61 +21,32 @@ import (
 
 // work does what is due about an image, and queues it again for when the next thing
 // is due. The functions below are in the order in which it calls them: lookUp asks
-// registries and writes nothing; what follows it writes what they answered.
+// registries and writes nothing; write and what follows it write what they answered.
 func (r *Resolver) work(ctx context.Context, q *queue.Queue, key string) {
-	defer r.worked(usage.ImageOf(key))
+	image, log := usage.ImageOf(key), r.log.WithValues("image", key)
+	defer r.worked(image)
 	if !r.usage.InUse(key) {
 		return
 	}
 	defer r.forgetUnused(key)
 	r.metrics.looked.Inc()
-	image, log := usage.ImageOf(key), r.log.WithValues("image", key)
 
-	if next := due(r.snapshot(image)); next.task != nothing {
-		err := r.do(ctx, log, q, next)
-		if ctx.Err() != nil {
-			return // the next leader does it
-		}
-		switch {
-		case err == nil:
-			r.backlog.succeeded()
-		case store.Refused(err):
-			r.backlog.succeeded() // the API server works
-			r.notAccepted(ctx, log, image, err)
-		default:
-			log.Error(err, "Cannot write the ImageManifests of an image")
-			r.metrics.writeErrors.Inc()
-			wait, outage := r.backlog.failed(image)
-			if outage {
-				q.Pause(wait) // there is no point in asking this registry for more meanwhile
-			}
-			r.enqueue(image, wait, queue.Resolving)
-			return
-		}
-	}
-	r.askAt(queue.Confirming, image)
-}
-
-// do does a task and writes the outcome. A refusal by a registry is an outcome
-// too. Errors are those of the API server, or of the context.
-func (r *Resolver) do(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) error {
-	switch t.task {
-	case refuse:
-		r.noteFull(t.image)
-		return nil
-	case adopt:
-		return r.adopt(ctx, t)
-	}
-	found := r.lookUp(ctx, log, queue, t)
+	next := due(r.snapshot(image))
+	found := r.lookUp(ctx, log, q, next)
+	err := r.write(ctx, log, q, next, found)
 	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case found.learned != nil:
-		return r.write(ctx, t.image, found.learned)
-	case found.refusals != nil:
-		return r.refused(ctx, log, queue, t, found)
+	case ctx.Err() != nil: // the next leader does it
+	case err != nil && !store.Refused(err):
+		r.notWritten(log, q, image, err)
+	default:
+		if next.task != nothing {
+			r.backlog.succeeded() // the API server works
+		}
+		if err != nil {
+			r.notAccepted(ctx, log, image, err)
+		}
+		r.askAt(queue.Confirming, image)
 	}
-	return r.confirmed(ctx, t)
 }
 
 // outcome is what registries answered about an image. If it has neither something new nor
@@ -94,36 +65,42 @@ type outcome struct {
 // set; objects say what it answers to everybody.
 func (r *Resolver) lookUp(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo) outcome {
 	found := outcome{before: t.last, question: "confirm"}
+	changed := t.task == resolve
 	if t.task == confirm {
 		digest, err := r.digest(ctx, t)
 		if err != nil {
 			found.refusals = []refusal{{t.reference, err}}
-			return found
+		} else {
+			r.answered(queue, found.question)
 		}
-		r.answered(queue, found.question)
-		if digest == t.known.Digest {
-			return found
+		if changed = err == nil && digest != t.known.Digest; changed {
+			r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.Digest, "to", digest)
+			found.before = r.attempts.of(t.image)
 		}
-		r.logOf(log, t.image).Info("Tag moved", "reference", t.reference, "from", t.known.Digest, "to", digest)
-		found.before = r.attempts.of(t.image)
 	}
+	if changed {
+		r.lookUpLayers(ctx, log, queue, t, &found)
+	}
+	return found
+}
+
+// lookUpLayers asks for the layers of an image, unless the answer was kept because it could not be written.
+func (r *Resolver) lookUpLayers(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo, found *outcome) {
 	if found.question = "resolve"; r.usage.OnlyOnNodes(t.image.Key) {
 		found.question = "held"
-	}
-	if kept := r.backlog.of(t.image); kept != nil && slices.Equal(kept.platforms, t.platforms) {
-		found.learned = kept
-		return found
 	}
 	references := t.image.References
 	if t.known != nil {
 		references = []string{t.reference}
 	}
-	found.learned, found.refusals = r.question(ctx, log, t.image, references)
-	if answer := found.learned; answer != nil && ctx.Err() == nil {
+	kept := r.backlog.of(t.image)
+	if found.learned = kept; kept == nil || !slices.Equal(kept.platforms, t.platforms) {
+		found.learned, found.refusals = r.question(ctx, log, t.image, references)
+	}
+	if answer := found.learned; answer != nil && answer != kept && ctx.Err() == nil {
 		r.answered(queue, found.question)
 		log.V(1).Info("Resolved", "reference", answer.reference, "digest", answer.found.Digest, "manifests", len(answer.found.Manifests))
 	}
-	return found
 }
 
 // question asks for an image with pull secrets, and then as everybody may; as everybody first, if a namespace that
@@ -349,57 +326,62 @@ func (r *Resolver) noteSecrets(image usage.Image, own *pullsecrets.OfNamespace, 
 	return changed
 }
 
-// adopt writes that an image is used whose content is known.
-func (r *Resolver) adopt(ctx context.Context, t todo) error {
-	namespaces := r.usage.Namespaces(t.image.Key)
-	if !r.admit(t.image, usage.Units(r.store.LayersOf(store.DigestOf(t.reference)))) {
-		return nil
+// write writes what is known now, or why nothing is. A refusal by a registry is an outcome,
+// too: errors are those of the API server.
+func (r *Resolver) write(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo, found outcome) (err error) {
+	reference, namespaces, known := t.reference, r.usage.Namespaces(t.image.Key), false
+	switch {
+	case ctx.Err() != nil || t.task == nothing:
+	case t.task == refuse:
+		r.noteFull(t.image)
+	case t.task == adopt:
+		if known = r.admit(t.image, usage.Units(r.store.LayersOf(store.DigestOf(reference)))); known {
+			err = r.store.Adopt(ctx, reference)
+		}
+	case found.learned != nil:
+		reference = found.learned.reference
+		if known = r.store.Lookup(reference) != nil || r.admit(t.image, found.learned.quotaUnits()); known {
+			err = r.publish(ctx, t.image, found.learned)
+		}
+	case found.refusals != nil:
+		err = r.refused(ctx, log, queue, t, found)
+	default:
+		known, err = true, r.store.Confirmed(ctx, reference, t.known.Digest)
 	}
-	// It may have failed before the content was resolved for another reference.
-	err := r.store.RemoveUnresolved(ctx, t.reference)
-	if err == nil {
-		err = r.store.Adopt(ctx, t.reference)
-	}
-	if err == nil {
-		r.succeeded(t.image, t.reference, namespaces)
-	}
-	return err
-}
-
-// write writes what was learned about an image. If that fails it is kept, so that
-// the registry has to answer only once.
-func (r *Resolver) write(ctx context.Context, image usage.Image, answer *learned) (err error) {
-	namespaces := r.usage.Namespaces(image.Key)
-	if r.store.Lookup(answer.reference) == nil && !r.admit(image, answer.quotaUnits()) {
-		return nil
-	}
-	save := r.store.Resolved
-	if answer.private {
-		save = r.store.ResolvedPrivately
-	}
-	// The first reference failed before. It goes first: once the other is written, there is
-	// nothing to do any more.
-	if first := image.References[0]; first != answer.reference {
-		err = r.store.RemoveUnresolved(ctx, first)
-	}
-	if err == nil {
-		err = save(ctx, answer.reference, answer.found, answer.platforms)
-	}
-	if err == nil {
-		r.succeeded(image, answer.reference, namespaces)
-	} else {
-		r.backlog.keep(image, answer)
+	if known && err == nil {
+		r.succeeded(t.image, reference, namespaces)
 	}
 	return err
 }
 
 // admit counts an image that is known now, if there is room for it.
 func (r *Resolver) admit(image usage.Image, units int) bool {
-	if r.quotas.resolved.Admit(r.usage.Namespaces(image.Key), units) {
-		return true
+	admitted := r.quotas.resolved.Admit(r.usage.Namespaces(image.Key), units)
+	if !admitted {
+		r.noteFull(image)
 	}
-	r.noteFull(image)
-	return false
+	return admitted
+}
+
+// publish writes what was learned about an image. If that fails it is kept, so that
+// the registry has to answer only once.
+func (r *Resolver) publish(ctx context.Context, image usage.Image, answer *learned) (err error) {
+	// The first reference failed before. It goes first: once the other is written, there is
+	// nothing to do any more.
+	if first := image.References[0]; first != answer.reference {
+		err = r.store.RemoveUnresolved(ctx, first)
+	}
+	save := r.store.Resolved
+	if answer.private {
+		save = r.store.ResolvedPrivately
+	}
+	if err == nil {
+		err = save(ctx, answer.reference, answer.found, answer.platforms)
+	}
+	if err != nil {
+		r.backlog.keep(image, answer)
+	}
+	return err
 }
 
 // succeeded notes that a reference was written for an image. namespaces used it before.
@@ -409,26 +391,18 @@ func (r *Resolver) succeeded(image usage.Image, reference string, namespaces []s
 	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 }
 
-// confirmed writes that a tag still points to the same digest.
-func (r *Resolver) confirmed(ctx context.Context, t todo) error {
-	err := r.store.Confirmed(ctx, t.reference, t.known.Digest)
-	if err == nil {
-		r.attempts.succeeded(t.image.Key)
-		r.backlog.forget(t.image.Key)
-	}
-	return err
-}
-
 // refused writes why no registry answered everybody, and keeps what is known: other content of
 // a tag, or not all platforms. If nothing is, the image's workloads are notified.
-func (r *Resolver) refused(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo, found outcome) error {
+func (r *Resolver) refused(ctx context.Context, log logr.Logger, queue *queue.Queue, t todo, found outcome) (err error) {
 	failure := r.noteFailure(log, queue, t.image, found.before, found.refusals)
 	r.metrics.lookups.WithLabelValues(found.question, failure.Reason).Inc()
 	if t.known != nil {
-		return r.store.NotConfirmed(ctx, t.reference, failure.Failure)
+		err = r.store.NotConfirmed(ctx, t.reference, failure.Failure)
+	} else {
+		r.notify(t.image, found.before)
+		err = r.notResolved(ctx, t.image, failure)
 	}
-	r.notify(t.image, found.before)
-	return r.notResolved(ctx, t.image, failure)
+	return err
 }
 
 // noteFailure notes why no registry answered everybody for an image, for the queue and
@@ -466,19 +440,18 @@ func (r *Resolver) noteFailure(log logr.Logger, queue *queue.Queue, image usage.
 
 // notResolved writes why nothing is known about an image, if there is room for another
 // object. What the policy denies has none: everybody can make up any number of names.
-func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure attempt) error {
+func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure attempt) (err error) {
 	reference, namespaces := image.References[0], r.usage.Namespaces(image.Key)
 	switch {
 	case len(namespaces) == 0: // no longer in use
-		return nil
 	case failure.Reason == v1alpha1.ReasonDenied:
-		return r.store.RemoveUnresolved(ctx, reference)
-	case !r.store.Has(reference) && !r.quotas.unresolved.Admit(namespaces, 1):
+		err = r.store.RemoveUnresolved(ctx, reference)
+	case r.store.Has(reference) || r.quotas.unresolved.Admit(namespaces, 1):
+		err = r.store.NotResolved(ctx, reference, failure.Failure)
+		r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
+	default:
 		r.metrics.unwritten.Inc()
-		return nil
 	}
-	err := r.store.NotResolved(ctx, reference, failure.Failure)
-	r.usage.Remember(reference, time.Time{}, namespaces) // if its last workload went meanwhile
 	return err
 }
 
@@ -488,8 +461,8 @@ func (r *Resolver) notResolved(ctx context.Context, image usage.Image, failure a
 func (r *Resolver) notify(image usage.Image, before attempt) {
 	pending := r.attempts.takePendingNotices(image.Key)
 	if before.lastNotified() != r.attempts.of(image).Reason {
+		pending = nil
 		r.reportFailure(image, r.usage.Workloads(image.Key, maxEvents)...)
-		return
 	}
 	for _, namespace := range pending {
 		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, namespace, maxEvents)...)
@@ -518,12 +491,22 @@ func (r *Resolver) notAccepted(ctx context.Context, log logr.Logger, image usage
 		r.logOf(log, image).Info("The API server does not accept an ImageManifest", "cause", err.Error(), "retry", failure.Retry)
 	}
 	r.notify(image, before)
-	if _, known := r.known(image); known != nil {
-		return
+	if _, known := r.known(image); known == nil {
+		if err := r.notResolved(ctx, image, failure); err != nil {
+			log.V(1).Info("The API server does not accept an object with the reason either", "cause", err.Error())
+		}
 	}
-	if err := r.notResolved(ctx, image, failure); err != nil {
-		log.V(1).Info("The API server does not accept an object with the reason either", "cause", err.Error())
+}
+
+// notWritten queues an image again whose answer the API server did not take.
+func (r *Resolver) notWritten(log logr.Logger, q *queue.Queue, image usage.Image, err error) {
+	log.Error(err, "Cannot write the ImageManifests of an image")
+	r.metrics.writeErrors.Inc()
+	wait, outage := r.backlog.failed(image)
+	if outage {
+		q.Pause(wait) // there is no point in asking this registry for more meanwhile
 	}
+	r.enqueue(image, wait, queue.Resolving)
 }
 
 // forgetUnused drops what was noted about an image after the handler that saw the

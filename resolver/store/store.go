@@ -343,8 +343,12 @@ func covered(manifests []v1alpha1.ImageManifestSpec, i int, platforms []string) 
 }
 
 // Adopt adds a reference by digest to the objects that have its content already. No
-// registry has to be asked.
+// registry has to be asked. It may have failed before the content was resolved for another
+// reference.
 func (s *Store) Adopt(ctx context.Context, reference string) error {
+	if err := s.RemoveUnresolved(ctx, reference); err != nil {
+		return err
+	}
 	digest := DigestOf(reference)
 	s.mu.Lock()
 	manifests := map[string]v1alpha1.ImageReference{} // by the digest of the manifest
