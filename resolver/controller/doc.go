@@ -4,8 +4,8 @@
 //
 // The Resolver decides. It starts in resolver.go, follows changes in the cluster in
 // handlers.go, works on an image in work.go, and removes what is unused in collect.go.
-// What it decides by is in packages workloads, usage, pullsecrets, queue and store, and in
-// parts of its own:
+// What it decides by is in packages workloads, usage, queue and store, and in
+// parts of its own. It asks registries by package lookup, which knows the pull secrets:
 //
 //	mirrors.go      mirrors of registries that the cluster states
 //	nodes.go        platforms and registries of the nodes
@@ -16,7 +16,7 @@
 //	events.go       events about workloads
 //	metrics.go      what is counted
 //
-// Each has a lock of its own. The Resolver calls them. The queues call it back to work on an image
-// and to check whether it may be asked for, and the store to have it asked for again. Only attempts
-// holds its lock while it calls another one, the store.
+// Each has a lock of its own. The Resolver calls them. The queues call it back to work on an image,
+// lookup to notify a namespace of its pull secrets, and the store to have an image asked for again.
+// Only attempts holds its lock while it calls another one, the store.
 package controller

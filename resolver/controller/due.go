@@ -29,9 +29,10 @@ type snapshot struct {
 
 func (r *Resolver) snapshot(image usage.Image) snapshot {
 	s := snapshot{
-		image: image, now: r.clock.Now(), last: r.attempts.of(image), platforms: r.nodes.clusterPlatforms(),
-		room: r.hasRoom(image), tagTTL: r.options.TagTTL,
+		image: image, now: r.clock.Now(), last: r.attempts.of(image), platforms: r.nodes.clusterPlatforms(), tagTTL: r.options.TagTTL,
 	}
+	// One that only nodes hold displaces no other.
+	s.room = r.quotas.resolved.HasRoom(r.usage.Namespaces(image.Key), r.usage.OnlyOnNodes(image.Key))
 	s.reference, s.known = r.known(image)
 	s.adopted = s.known != nil && r.store.Adopted(s.reference)
 	return s

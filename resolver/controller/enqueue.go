@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/lookup"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/usage"
@@ -59,8 +60,8 @@ func (r *Resolver) askAt(level queue.Level, image usage.Image) {
 func (r *Resolver) askForNew(c usage.WorkloadImages, added []usage.Image) {
 	for _, image := range added {
 		// The workload's pull secrets may give access where the others did not.
-		if r.credentials.Enabled() {
-			r.attempts.noteNewSecrets(image.Key, c.Pull)
+		if r.asker.Credentials.Enabled() {
+			r.asker.Brought(image.Key, c.Pull)
 			if r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound) {
 				r.attempts.addPendingNotice(image.Key, c.Pull.Namespace)
 			}
@@ -84,7 +85,7 @@ func (r *Resolver) enqueue(image usage.Image, after time.Duration, level queue.L
 		switch last := r.attempts.of(image); {
 		case last.Reason == v1alpha1.ReasonRateLimited || last.gaveUp():
 			after = max(after, nodeImagePause)
-		case last.Reason != "" && !temporary(last.Reason):
+		case last.Reason != "" && !lookup.Temporary(last.Reason):
 			after = max(after, nodeImageRefusal)
 		}
 		r.add(image, after, queue.Spare)
@@ -104,7 +105,7 @@ func (r *Resolver) handOver(images []usage.Image) {
 // whose registry does not answer keeps its place for a while: there is no point in asking
 // for more.
 func (r *Resolver) worked(image usage.Image) {
-	if last := r.attempts.of(image); r.usage.InUse(image.Key) && temporary(last.Reason) && !last.gaveUp() {
+	if last := r.attempts.of(image); r.usage.InUse(image.Key) && lookup.Temporary(last.Reason) && !last.gaveUp() {
 		return
 	}
 	r.handOver(r.nodeImages.Done(image))
@@ -118,12 +119,6 @@ func (r *Resolver) worked(image usage.Image) {
 // A registry that had enough has refused no image.
 func (a *attempt) gaveUp() bool {
 	return a.Reason == v1alpha1.ReasonUnavailable && a.Failures >= nodeImageAttempts
-}
-
-// hasRoom reports whether there is room for what will be known about a new image: one that
-// only nodes hold displaces no other.
-func (r *Resolver) hasRoom(image usage.Image) bool {
-	return r.quotas.resolved.HasRoom(r.usage.Namespaces(image.Key), r.usage.OnlyOnNodes(image.Key))
 }
 
 // release drops what is remembered about images that nothing uses any longer, but not
@@ -155,6 +150,7 @@ func (r *Resolver) release(keys ...string) {
 // forget drops what is remembered about images between two attempts.
 func (r *Resolver) forget(keys ...string) {
 	r.attempts.forget(keys...)
+	r.asker.Forget(keys...)
 	r.backlog.forget(keys...)
 }
 

@@ -174,7 +174,7 @@ func TestFloodOfNames(t *testing.T) {
 	s.Clock.SetTime(s.Clock.Now().Add(keepUnresolved))
 	r.sweep(t.Context())
 	s.expect(map[string]string{v1alpha1.UnresolvedName("reg/typo:1"): "reg/typo:1"})
-	if n := r.usage.CountIdle() + len(r.attempts.byKey) + len(r.attempts.secrets); n > 2 {
+	if n := r.usage.CountIdle() + len(r.attempts.byKey); n > 2 {
 		t.Errorf("%d things are remembered of what is gone: %d %v", n, r.usage.CountIdle(), r.attempts.byKey)
 	}
 }

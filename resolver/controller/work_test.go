@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/lookup"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/usage"
@@ -340,7 +341,7 @@ func TestFoundUnderSecondName(t *testing.T) {
 // answer, whichever failed first. The longest wait that one asks for counts, and
 // what is told of them is bounded.
 func TestFailuresOfTwoRegistries(t *testing.T) {
-	long := errors.New(strings.Repeat("é", maxMessage))
+	long := errors.New(strings.Repeat("é", lookup.MaxMessage))
 	final := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: long}
 	temporary := &registry.Error{Reason: v1alpha1.ReasonRateLimited, Err: long, RetryAfter: 3 * time.Hour}
 	for name, failures := range map[string][]error{"final first": {final, temporary}, "temporary first": {temporary, final}} {
@@ -359,8 +360,8 @@ func TestFailuresOfTwoRegistries(t *testing.T) {
 			if wait := failure.Retry.Sub(s.Clock.Now()); wait < 3*time.Hour {
 				t.Errorf("tried again after %s, one registry asks for 3h", wait)
 			}
-			if n := len(failure.Message); n > maxMessage || n < maxMessage-1 || !utf8.ValidString(failure.Message) {
-				t.Errorf("a message of %d bytes, at most %d: %.20q...", n, maxMessage, failure.Message)
+			if n := len(failure.Message); n > lookup.MaxMessage || n < lookup.MaxMessage-1 || !utf8.ValidString(failure.Message) {
+				t.Errorf("a message of %d bytes, at most %d: %.20q...", n, lookup.MaxMessage, failure.Message)
 			}
 		})
 	}
@@ -475,36 +476,11 @@ func TestBringingSecretsTellsNobodyElse(t *testing.T) {
 	}
 }
 
-// What a workload brings is tried first, and takes no place if it is its turn anyway.
-func TestBroughtSecretsTakeOnePlace(t *testing.T) {
-	const tag = "reg/x:1"
-	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(_ *Options, d *dependencies) { d.secrets = notFoundReader{} })
-	for i := range 3 * maxPulls {
-		r.usage.Set(imagesFor("w", fmt.Sprintf("ns-%02d", i), tag))
-	}
-	for brought, place := range map[string]int{"ns-03": 3, "ns-23": 0} {
-		next := fmt.Sprintf("ns-%02d", maxPulls)
-		if place == 0 {
-			next = fmt.Sprintf("ns-%02d", maxPulls-1) // the last one gave up its place
-		}
-		r.attempts.setNextSecrets(tag, usage.Pull{})
-		p := imagesFor("w", brought, tag).Pull
-		r.attempts.noteNewSecrets(tag, p)
-		tried := r.nextSecrets(t.Context(), one(tag))
-		if len(tried) != maxPulls || tried[place].Namespace != brought {
-			t.Errorf("of %d namespaces the secrets are tried, want %d with %s in place %d", len(tried), maxPulls, brought, place)
-		}
-		if tried := r.nextSecrets(t.Context(), one(tag)); tried[0].Namespace != next {
-			t.Errorf("%s is next, want %s", tried[0].Namespace, next)
-		}
-	}
-}
-
 // More answers than the backlog has room for are not kept.
 func TestBacklogIsBounded(t *testing.T) {
 	b := newBacklog()
 	for i := range maxLearned + 10 {
-		b.keep(usage.Image{Key: string(rune('a' + i))}, &learned{})
+		b.keep(usage.Image{Key: string(rune('a' + i))}, &lookup.Answer{})
 	}
 	if n := len(b.answers); n != maxLearned {
 		t.Errorf("%d answers", n)
@@ -535,17 +511,28 @@ func TestChangedWorkload(t *testing.T) {
 // A workload's own pull secrets are tried before all others, if they are read at all.
 func TestPullSecretsOfNewWorkload(t *testing.T) {
 	for _, reads := range []bool{false, true} {
-		r, _, _ := newTestResolver(t, &fakeRegistry{}, func(_ *Options, d *dependencies) {
-			if reads {
-				d.secrets = fake.NewClientBuilder().Build()
+		read := map[string]bool{}
+		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
+		r, _, _ := newTestResolver(t, f, func(_ *Options, d *dependencies) {
+			if !reads {
+				return
 			}
+			d.secrets = interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+				Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+					read[key.Namespace] = true
+					return errors.New("no")
+				},
+			})
 		})
 		queued(t, r)
-		c := imagesFor("w", "ns", "reg/x:1")
-		c.Pull.Secrets = "mine"
-		r.askForNew(c, []usage.Image{one("reg/x:1")})
-		if _, brought := r.attempts.takeNextSecrets("reg/x:1"); (brought == c.Pull) != reads || !reads && brought != (usage.Pull{}) {
-			t.Errorf("secrets are read: %v; brought: %+v", reads, brought)
+		var c usage.WorkloadImages
+		for i := range 20 {
+			c = imagesFor("w", fmt.Sprintf("ns-%02d", i), "reg/x:1")
+			r.usage.Set(c)
+		}
+		r.askForNew(c, []usage.Image{one("reg/x:1")}) // the last one, whose turn would be later
+		if r.work(t.Context(), &queue.Queue{}, "reg/x:1"); read[c.Pull.Namespace] != reads {
+			t.Errorf("secrets are read: %v; read: %v", reads, read)
 		}
 	}
 }
@@ -849,26 +836,6 @@ func TestMovedThereAndBack(t *testing.T) {
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.References[1]})
 	if r.backlog.of(image) != nil {
 		t.Error("what the tag was meanwhile may still be written")
-	}
-}
-
-// Of several reasons the first counts, and the first temporary one before all final ones.
-func TestReasonOf(t *testing.T) {
-	const notFound, unauthorized, down, limited = v1alpha1.ReasonNotFound, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonUnavailable, v1alpha1.ReasonRateLimited
-	for _, test := range []struct {
-		reasons []string
-		want    string
-	}{
-		{nil, ""}, {[]string{notFound, unauthorized}, notFound}, {[]string{unauthorized, notFound}, unauthorized},
-		{[]string{notFound, down, limited}, down}, {[]string{limited, down, notFound}, limited},
-	} {
-		var refusals []refusal
-		for _, reason := range test.reasons {
-			refusals = append(refusals, refusal{"reg/x:1", &registry.Error{Reason: reason, Err: errors.New("no")}})
-		}
-		if got, _ := reasonOf(refusals); got != test.want {
-			t.Errorf("%q: %s, want %s", test.reasons, got, test.want)
-		}
 	}
 }
 
