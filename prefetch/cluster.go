@@ -38,7 +38,7 @@ const unfinished = "status.phase!=Succeeded,status.phase!=Failed"
 
 // NewCluster returns a Cluster that is empty before Start. Layers of images come from the sources,
 // those of nodes besides from layers.
-func NewCluster(client kubernetes.Interface, sources []locality.ImageSource, layers []locality.LayerSource) (*Cluster, error) {
+func NewCluster(client kubernetes.Interface, sources []locality.ManifestSource, layers []locality.NodeSource) (*Cluster, error) {
 	var args config.LayerLocalityArgs
 	var defaults configv1.LayerLocalityArgs
 	configv1.SetDefaults_LayerLocalityArgs(&defaults)
@@ -60,7 +60,7 @@ func NewCluster(client kubernetes.Interface, sources []locality.ImageSource, lay
 }
 
 // Sources returns those of a real cluster: ImageManifests and NodeLayers.
-func Sources(config *rest.Config) ([]locality.ImageSource, []locality.LayerSource, error) {
+func Sources(config *rest.Config) ([]locality.ManifestSource, []locality.NodeSource, error) {
 	manifests, err := imagemanifests.NewSource(config)
 	if err != nil {
 		return nil, nil, err
@@ -69,7 +69,7 @@ func Sources(config *rest.Config) ([]locality.ImageSource, []locality.LayerSourc
 	if err != nil {
 		return nil, nil, err
 	}
-	return []locality.ImageSource{manifests.RequireSync()}, []locality.LayerSource{nodes.RequireSync()}, nil
+	return []locality.ManifestSource{manifests.RequireSync()}, []locality.NodeSource{nodes.RequireSync()}, nil
 }
 
 // Start follows the cluster until the context is done.

@@ -27,12 +27,12 @@ module              p 12 .
 nodes               c 12 LAB lab/cmd/localcluster crio kubelet patches scheduler terminal lab/test/cluster lab/test/e2e lab/test/report
 sharing             c 14 LAB crio kubelet patches scheduler terminal lab/test/imagegc lab/test/layershare lab/test/tenants
 placement           c 20 LAB kubectllayers kubelet patches scheduler terminal lab/test/qosaware lab/test/scheduler
-integration         p 9 agent api cmd deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches/kubernetes prefetch resolver scheduler terminal lab/test/integration lab/test/kubectl lab/test/oldserver lab/test/deploy
-resolver            c 14 LAB cmd/layer-prefetcher cmd/layer-resolver imagemanifest internal/controlplane internal/registrytest prefetch resolver scheduler terminal lab/test/prefetch lab/test/resolver
-agent               c 20 LAB agent cmd/layer-agent imagemanifest lab/dashboards internal/monitoring kubectllayers scheduler terminal lab/test/agent lab/test/containerd lab/test/kubectl lab/test/monitoring
+integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet memlimit ocimanifest patches/kubernetes prefetch resolver scheduler terminal lab/test/integration lab/test/kubectl lab/test/oldserver lab/test/deploy
+resolver            c 14 LAB cmd/layer-prefetcher cmd/layer-resolver internal/controlplane internal/registrytest ocimanifest prefetch resolver scheduler terminal lab/test/prefetch lab/test/resolver
+agent               c 20 LAB agent cmd/layer-agent lab/dashboards internal/monitoring kubectllayers ocimanifest scheduler terminal lab/test/agent lab/test/containerd lab/test/kubectl lab/test/monitoring
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler lab/test/agents lab/test/extender
 skew                c 12 LAB crio kubelet patches scheduler lab/test/skew
-deploy              c 14 LAB cmd lab/cmd lab/demos extender imagemanifest internal/monitoring kubectllayers resolver scheduler terminal lab/test/demos lab/test/deploy
+deploy              c 14 LAB cmd lab/cmd lab/demos extender internal/monitoring kubectllayers ocimanifest resolver scheduler terminal lab/test/demos lab/test/deploy
 critest             c 6 LAB crio patches/cri-o scheduler lab/test/critest
 race                p 3 crio imageref kubelet resolver scheduler
 upstream-cri-o      p 6 crio patches/cri-o
@@ -40,7 +40,7 @@ upstream-kubernetes p 12 kubelet patches/kubernetes
 rebase              p 3 crio docs/patches.md kubelet patches scripts/patches.sh
 lines               p 40 lines patches scripts/patches.sh
 eval                p 6 README.md agent api lab/cmd/layersim docs/evaluation.md extender imageref lab/eval scheduler terminal
-stock               c 30 LAB cmd extender imagemanifest internal/controlplane internal/monitoring internal/registrytest kubectllayers resolver scheduler terminal lab/test/deploy lab/test/extender lab/test/resolver lab/test/scheduler
+stock               c 30 LAB cmd extender internal/controlplane internal/monitoring internal/registrytest kubectllayers ocimanifest resolver scheduler terminal lab/test/deploy lab/test/extender lab/test/resolver lab/test/scheduler
 generated           p 22 kubelet patches/kubernetes scripts/generate.sh
 rpm                 a 19 PRODUCT docs/install-rpm.md rpm lab/test/rpm lab/test/engine
 kind                a 19 PRODUCT lab/demos kind lab/test/demos lab/test/engine lab/test/kind
@@ -51,7 +51,7 @@ arch                a 30 PRODUCT lab/test/arch
 vm                  a 15 PRODUCT LAB docs/install-binaries.md lab/test/vm
 '
 # What packages have in them, and what every test on a cluster is made of.
-PRODUCT="agent api cmd crio deploy extender imagemanifest imageref internal kubectllayers kubelet memlimit patches prefetch resolver scheduler terminal"
+PRODUCT="agent api cmd crio deploy extender imageref internal kubectllayers kubelet memlimit ocimanifest patches prefetch resolver scheduler terminal"
 LAB="api deploy imageref internal/auditlog lab/cluster internal/kustomize lab/nodeimages internal/poll lab/scenario internal/testkit lab/test/livetest"
 LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum lab/go.mod lab/go.sum lab/run scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)

@@ -11,7 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/imagemanifest"
+	"github.com/layer-locality/layer-locality/ocimanifest"
 )
 
 // MaxBytes is the size of a manifest that is read; container runtimes take no larger ones
@@ -47,7 +47,7 @@ func Parse(data []byte) (*Manifest, error) {
 	if len(data) > MaxBytes {
 		return nil, fmt.Errorf("manifest of %d bytes, at most %d are read", len(data), MaxBytes)
 	}
-	var parsed imagemanifest.Document
+	var parsed ocimanifest.Document
 	if err := json.Unmarshal(data, &parsed); err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
@@ -64,7 +64,7 @@ func Parse(data []byte) (*Manifest, error) {
 	return m, nil
 }
 
-func layers(all imagemanifest.List) ([]v1alpha1.ImageLayer, error) {
+func layers(all ocimanifest.List) ([]v1alpha1.ImageLayer, error) {
 	if len(all) > v1alpha1.MaxLayers {
 		return nil, fmt.Errorf("more than %d layers", v1alpha1.MaxLayers)
 	}
@@ -81,7 +81,7 @@ func layers(all imagemanifest.List) ([]v1alpha1.ImageLayer, error) {
 	return layers, nil
 }
 
-func index(all imagemanifest.List) (*Manifest, error) {
+func index(all ocimanifest.List) (*Manifest, error) {
 	m := &Manifest{}
 	for _, d := range all {
 		if !v1alpha1.IsDigest(d.Digest) {

@@ -9,7 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/imagemanifest"
+	"github.com/layer-locality/layer-locality/ocimanifest"
 )
 
 func digest(name string) string { return fmt.Sprintf("sha256:%064x", name) }
@@ -99,7 +99,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if (m.Config == "") == (len(m.Manifests) == 0) || len(m.Layers) > v1alpha1.MaxLayers || len(m.Manifests) > imagemanifest.MaxList {
+		if (m.Config == "") == (len(m.Manifests) == 0) || len(m.Layers) > v1alpha1.MaxLayers || len(m.Manifests) > ocimanifest.MaxList {
 			t.Errorf("%+v", m)
 		}
 		for _, l := range m.Layers {

@@ -31,18 +31,18 @@ var (
 )
 
 // imageManifests returns the source of what layer-resolver found out.
-func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ImageSource, error) {
+func imageManifests(ctx context.Context, handle fwk.Handle) (locality.ManifestSource, error) {
 	go checkServer(ctx, handle.ClientSet().Discovery())
 	return imagemanifests.NewSource(handle.KubeConfig())
 }
 
 // nodeLayers returns the source of the reports of agents on nodes.
-func nodeLayers(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+func nodeLayers(_ context.Context, handle fwk.Handle) (locality.NodeSource, error) {
 	return nodelayers.NewSource(handle.KubeConfig())
 }
 
 func main() {
-	factory := layerlocality.NewFactory(layerlocality.WithImageSource(imageManifests), layerlocality.WithLayerSource(nodeLayers))
+	factory := layerlocality.NewFactory(layerlocality.WithManifestSource(imageManifests), layerlocality.WithNodeSource(nodeLayers))
 	promises, rated, packed := qosaware.NewFactory(), safe.NewFactory(), packing.NewFactory()
 	options := []app.Option{
 		app.WithPlugin(layerlocality.Name, factory.New), app.WithPlugin(qosaware.Name, promises.New),

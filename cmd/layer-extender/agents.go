@@ -31,15 +31,15 @@ func names() (names []string) {
 
 // agents returns the agents there are, and the handlers of their debug endpoints by path.
 func agents() ([]agent.Kind, map[string]http.Handler) {
-	layers := layerlocality.NewFactory(layerlocality.WithImageSource(
-		func(_ context.Context, handle fwk.Handle) (locality.ImageSource, error) {
+	layers := layerlocality.NewFactory(layerlocality.WithManifestSource(
+		func(_ context.Context, handle fwk.Handle) (locality.ManifestSource, error) {
 			source, err := imagemanifests.NewSource(handle.KubeConfig())
 			if err != nil {
 				return nil, err
 			}
 			return source.WithoutLeaseWatch().RequireSync(), nil
-		}), layerlocality.WithLayerSource(
-		func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+		}), layerlocality.WithNodeSource(
+		func(_ context.Context, handle fwk.Handle) (locality.NodeSource, error) {
 			source, err := nodelayers.NewSource(handle.KubeConfig())
 			if err != nil {
 				return nil, err

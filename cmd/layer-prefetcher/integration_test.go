@@ -457,7 +457,7 @@ func (w *world) arriving(node, image string) (present, arriving int64) {
 	var pods corev1.PodList
 	must(w.T, w.api.List(w.Context(), &nodes))
 	must(w.T, w.api.List(w.Context(), &pods))
-	moment := locality.Moment{Args: &args, Images: []locality.ImageSource{source}}
+	moment := locality.Moment{Args: &args, Images: []locality.ManifestSource{source}}
 	for i := range nodes.Items {
 		moment.Nodes = append(moment.Nodes, &nodes.Items[i])
 	}

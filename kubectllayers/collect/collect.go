@@ -426,7 +426,7 @@ func (c *Cluster) Snapshot(ctx context.Context) (*locality.Snapshot, error) {
 	}
 	slices.SortFunc(c.Nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
 	c.snapshot = locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{
-		Args: args, Nodes: c.Nodes, Pods: c.Pods, Images: []locality.ImageSource{c.Manifests}, Reports: c.Reports.Report,
+		Args: args, Nodes: c.Nodes, Pods: c.Pods, Images: []locality.ManifestSource{c.Manifests}, Reports: c.Reports.Report,
 		Clock: stopped{c.Now},
 	})
 	return c.snapshot, nil

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/lookup"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
@@ -35,12 +35,6 @@ const (
 	minError, maxError     = 10 * time.Second, 5 * time.Minute
 )
 
-// temporary reports whether a failure is about the registry and not about the
-// image.
-func temporary(reason string) bool {
-	return reason == v1alpha1.ReasonRateLimited || reason == v1alpha1.ReasonUnavailable
-}
-
 // attempts remembers how the attempts at images ended. What has to survive a
 // restart is in the objects too.
 type attempts struct {
@@ -51,53 +45,13 @@ type attempts struct {
 
 	mu    sync.Mutex
 	byKey map[string]*attempt
-	// secrets has how it went with pull secrets, by key.
-	secrets map[string]*secretAttempts
-}
-
-// secretAttempts are attempts at one image with the pull secrets of namespaces. They are
-// only kept in memory, and each is only for its own namespace.
-type secretAttempts struct {
-	// next is whose pull secrets are next, after newest, those that a workload brought.
-	next, newest usage.Pull
-	// pendingNotices are the namespaces that brought other pull secrets since the last failure
-	// was notified; at most maxSecretAttempts.
-	pendingNotices []string
-	// byNamespace has how it went; at most maxSecretAttempts.
-	byNamespace map[string]secretAttempt
-}
-
-// maxSecretAttempts bounds the namespaces that are remembered for one image.
-const maxSecretAttempts = 1000
-
-// secretAttempt is how it went with the pull secrets of one namespace.
-type secretAttempt struct {
-	// opened is when they opened the image; zero if they did not.
-	opened time.Time
-	// reason why they did not, empty if none was tried, and message with what is wrong with
-	// them.
-	reason, message string
+	// pending has the namespaces that brought other pull secrets since the last failure was
+	// notified, by key; of each at most lookup.MaxNamespaces.
+	pending map[string][]string
 }
 
 func newAttempts(clock clock.PassiveClock, stored func(reference string) store.Failure) *attempts {
-	return &attempts{clock: clock, stored: stored, byKey: map[string]*attempt{}, secrets: map[string]*secretAttempts{}}
-}
-
-// takeNextSecrets returns whose pull secrets are next for an image, and those that a workload brought
-// since the last call, which come before all.
-func (a *attempts) takeNextSecrets(key string) (next, newest usage.Pull) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := a.withSecretsLocked(key)
-	next, newest, all.newest = all.next, all.newest, usage.Pull{}
-	return next, newest
-}
-
-// noteNewSecrets notes that a workload brings other pull secrets for an image.
-func (a *attempts) noteNewSecrets(key string, newest usage.Pull) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.withSecretsLocked(key).newest = newest
+	return &attempts{clock: clock, stored: stored, byKey: map[string]*attempt{}, pending: map[string][]string{}}
 }
 
 // addPendingNotice notes that a namespace brings other pull secrets for an image that failed: it has
@@ -105,71 +59,18 @@ func (a *attempts) noteNewSecrets(key string, newest usage.Pull) {
 func (a *attempts) addPendingNotice(key, namespace string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := a.withSecretsLocked(key)
-	if len(all.pendingNotices) < maxSecretAttempts && !slices.Contains(all.pendingNotices, namespace) {
-		all.pendingNotices = append(all.pendingNotices, namespace)
+	if pending := a.pending[key]; len(pending) < lookup.MaxNamespaces && !slices.Contains(pending, namespace) {
+		a.pending[key] = append(pending, namespace)
 	}
 }
 
 // takePendingNotices returns the namespaces that were added since the last call.
-func (a *attempts) takePendingNotices(key string) (namespaces []string) {
+func (a *attempts) takePendingNotices(key string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if all := a.secrets[key]; all != nil {
-		namespaces, all.pendingNotices = all.pendingNotices, nil
-	}
-	return namespaces
-}
-
-// setNextSecrets notes whose pull secrets are next for an image.
-func (a *attempts) setNextSecrets(key string, next usage.Pull) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.withSecretsLocked(key).next = next
-}
-
-// noteSecrets notes how it went with the pull secrets of a namespace, and reports whether
-// that is new to the namespace. using returns the namespaces that use the image: if
-// there is no room, others are forgotten.
-func (a *attempts) noteSecrets(key, namespace string, now secretAttempt, using func() []string) (changed bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := a.withSecretsLocked(key)
-	before, known := all.byNamespace[namespace]
-	if !known && len(all.byNamespace) >= maxSecretAttempts {
-		left := map[string]secretAttempt{}
-		for _, one := range using() {
-			if had, ok := all.byNamespace[one]; ok {
-				left[one] = had
-			}
-		}
-		if all.byNamespace = left; len(left) >= maxSecretAttempts {
-			return false
-		}
-	}
-	all.byNamespace[namespace] = now
-	return before.reason != now.reason || before.message != now.message
-}
-
-// secretsOf returns how it went with the pull secrets of a namespace; zero if they were not
-// tried.
-func (a *attempts) secretsOf(key, namespace string) secretAttempt {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if all := a.secrets[key]; all != nil {
-		return all.byNamespace[namespace]
-	}
-	return secretAttempt{}
-}
-
-// withSecretsLocked returns how it went with pull secrets for an image.
-func (a *attempts) withSecretsLocked(key string) *secretAttempts {
-	all := a.secrets[key]
-	if all == nil {
-		all = &secretAttempts{byNamespace: map[string]secretAttempt{}}
-		a.secrets[key] = all
-	}
-	return all
+	pending := a.pending[key]
+	delete(a.pending, key)
+	return pending
 }
 
 // reset forgets how attempts ended: what the objects say counts.
@@ -234,7 +135,7 @@ func (a *attempts) failed(image usage.Image, before attempt, reason, message str
 	defer a.mu.Unlock()
 	last := a.atLocked(image)
 	switch {
-	case temporary(reason):
+	case lookup.Temporary(reason):
 		wait = max(wait, queue.Backoff(last.Failures, minError, maxError))
 	case last.allowed != before.allowed:
 		wait = 0 // there is another secret now, or another platform
@@ -252,12 +153,11 @@ func (a *attempts) forget(keys ...string) {
 	defer a.mu.Unlock()
 	for _, key := range keys {
 		delete(a.byKey, key)
-		delete(a.secrets, key)
+		delete(a.pending, key)
 	}
 }
 
-// succeeded drops the failures of an image. What is noted of the pull secrets of
-// namespaces stays.
+// succeeded drops the failures of an image. Namespaces that are to be notified stay.
 func (a *attempts) succeeded(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/lookup"
 	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
@@ -93,58 +94,8 @@ func TestAllowRetry(t *testing.T) {
 	}
 }
 
-// A namespace has something new to know if the reason or the message is another one. An
-// image with as many namespaces as are remembered takes no other, but goes on with those.
-func TestNoteSecrets(t *testing.T) {
-	a, _ := newTestAttempts(nil)
-	const key = "reg/x:1"
-	var using []string // the namespaces that use the image
-	all := func() []string { return using }
-	refused := secretAttempt{reason: v1alpha1.ReasonUnauthorized, message: "wrong password"}
-	for _, test := range []struct {
-		name string
-		now  secretAttempt
-		want bool
-	}{
-		{"first", refused, true},
-		{"the same", refused, false},
-		{"another message", secretAttempt{reason: refused.reason, message: "no such user"}, true},
-		{"another reason", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "no such user"}, true},
-		{"opened", secretAttempt{opened: time.Now()}, true},
-		{"opened again", secretAttempt{opened: time.Now().Add(time.Minute)}, false},
-	} {
-		if got := a.noteSecrets(key, "a", test.now, all); got != test.want || a.secretsOf(key, "a") != test.now {
-			t.Errorf("%s: something new is %v, want %v; remembered %+v", test.name, got, test.want, a.secretsOf(key, "a"))
-		}
-	}
-	using = append(using, "a")
-	for i := 1; i < maxSecretAttempts; i++ {
-		using = append(using, fmt.Sprintf("namespace-%d", i))
-		if !a.noteSecrets(key, using[i], refused, all) {
-			t.Fatalf("namespace %d is not told", i)
-		}
-	}
-	if a.noteSecrets(key, "one-too-many", refused, all) || a.secretsOf(key, "one-too-many") != (secretAttempt{}) {
-		t.Error("more namespaces are remembered than maxSecretAttempts")
-	}
-	if !a.noteSecrets(key, "a", refused, all) || a.secretsOf(key, "a") != refused {
-		t.Error("a namespace that is remembered was forgotten")
-	}
-	if !a.noteSecrets("reg/y:1", "one-too-many", refused, all) {
-		t.Error("the bound is not of one image")
-	}
-	// Those that no longer use it make room.
-	using = []string{"a", "namespace-1", "one-too-many"}
-	if !a.noteSecrets(key, "one-too-many", refused, all) || a.secretsOf(key, "one-too-many") != refused {
-		t.Error("namespaces that have gone leave no room")
-	}
-	if a.secretsOf(key, "namespace-1") != refused || a.secretsOf(key, "namespace-2") != (secretAttempt{}) {
-		t.Error("the wrong ones are forgotten")
-	}
-}
-
 // Each namespace that brings other pull secrets is told once, and no more than
-// maxSecretAttempts are.
+// lookup.MaxNamespaces are.
 func TestNewcomers(t *testing.T) {
 	a, _ := newTestAttempts(nil)
 	const key = "reg/x:1"
@@ -160,21 +111,10 @@ func TestNewcomers(t *testing.T) {
 	if got := a.takePendingNotices(key); got != nil {
 		t.Errorf("%v are told twice", got)
 	}
-	for i := range maxSecretAttempts + 1 {
+	for i := range lookup.MaxNamespaces + 1 {
 		a.addPendingNotice(key, fmt.Sprintf("namespace-%d", i))
 	}
-	if got := len(a.takePendingNotices(key)); got != maxSecretAttempts {
-		t.Errorf("%d namespaces are told, want %d", got, maxSecretAttempts)
-	}
-}
-
-// Nothing is left of an image that is not in use any longer.
-func TestForgetSecrets(t *testing.T) {
-	a, _ := newTestAttempts(nil)
-	a.noteSecrets("reg/x:1", "a", secretAttempt{opened: time.Now()}, nil)
-	a.noteSecrets("reg/y:1", "a", secretAttempt{opened: time.Now()}, nil)
-	a.forget("reg/x:1")
-	if len(a.secrets) != 1 || a.secretsOf("reg/y:1", "a").opened.IsZero() {
-		t.Errorf("remembered of secrets: %v", a.secrets)
+	if got := len(a.takePendingNotices(key)); got != lookup.MaxNamespaces {
+		t.Errorf("%d namespaces are told, want %d", got, lookup.MaxNamespaces)
 	}
 }

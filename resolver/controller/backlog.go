@@ -4,26 +4,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/layer-locality/layer-locality/resolver/lookup"
 	"github.com/layer-locality/layer-locality/resolver/queue"
-	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
-// learned is an answer that still has to be written.
-type learned struct {
-	reference string
-	found     *registry.Resolution
-	// platforms that were asked for.
-	platforms []string
-	// private is set if only pull secrets of a namespace opened the image.
-	private bool
-}
-
-// quotaUnits is how many units of a quota it takes.
-func (l *learned) quotaUnits() int {
+// quotaUnits is how many units of a quota an answer takes.
+func quotaUnits(answer *lookup.Answer) int {
 	layers := 0
-	for i := range l.found.Manifests {
-		layers += len(l.found.Manifests[i].Layers)
+	for i := range answer.Found.Manifests {
+		layers += len(answer.Found.Manifests[i].Layers)
 	}
 	return usage.Units(layers)
 }
@@ -46,22 +36,22 @@ type backlog struct {
 	failures int
 	failing  map[string]bool
 	// answers by key of the image.
-	answers map[string]*learned
+	answers map[string]*lookup.Answer
 }
 
 func newBacklog() *backlog {
-	return &backlog{failing: map[string]bool{}, answers: map[string]*learned{}}
+	return &backlog{failing: map[string]bool{}, answers: map[string]*lookup.Answer{}}
 }
 
 // of returns the answer for an image, or nil if there is none.
-func (b *backlog) of(image usage.Image) *learned {
+func (b *backlog) of(image usage.Image) *lookup.Answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.answers[image.Key]
 }
 
 // keep keeps an answer, if there is room.
-func (b *backlog) keep(image usage.Image, answer *learned) {
+func (b *backlog) keep(image usage.Image, answer *lookup.Answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.answers) < maxLearned {

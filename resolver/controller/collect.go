@@ -36,49 +36,48 @@ func sweepEvery(keep time.Duration) time.Duration {
 
 // sweep does once what collect does.
 func (r *Resolver) sweep(ctx context.Context) {
-	resolved, unresolved, unused := r.quota.Begin()
-	var noted []func() ([]string, error)
+	r.quotas.resolved.Begin()
+	r.quotas.unresolved.Begin()
+	var resolved, unresolved, unused []usage.Held
+	var noted []func() error
 	for _, h := range r.store.All() {
-		tenant := r.usage.TenantOf(h.Reference)
+		held := usage.Held{Reference: h.Reference, Units: usage.Units(h.Layers), Tenant: r.usage.TenantOf(h.Reference)}
 		switch {
 		case r.outdated(h):
 			r.remove(ctx, h.Reference)
 			r.askAgain([]string{h.Reference}) // if it is in use, or came into use meanwhile
 			continue
 		case !h.Resolved:
-			unresolved.Count(h.Reference, 1, tenant)
-		case tenant.InUse:
-			resolved.Count(h.Reference, usage.Units(h.Layers), tenant)
+			unresolved = append(unresolved, held)
+		case held.InUse:
+			resolved = append(resolved, held)
 		default:
-			unused.Count(h.Reference, usage.Units(h.Layers), tenant)
+			unused = append(unused, held)
 		}
 		since := time.Time{}
-		if !tenant.InUse {
-			since = tenant.Since.Truncate(time.Second)
+		if !held.InUse {
+			since = held.Since.Truncate(time.Second)
 		}
 		if !since.Equal(h.Unused) {
-			noted = append(noted, func() ([]string, error) { return r.store.NoteUnused(ctx, h.Reference, since) })
+			noted = append(noted, func() error { return r.store.NoteUnused(ctx, h.Reference, since) })
 		}
 	}
-	for _, reference := range unresolved.Excess() {
-		r.remove(ctx, reference)
-	}
-	for _, reference := range unused.Excess() {
+	r.quotas.unresolved.Recount(unresolved, func(reference string) { r.remove(ctx, reference) })
+	r.quotas.unused.Recount(unused, func(reference string) {
 		r.remove(ctx, reference)
 		r.askAgain([]string{reference}) // if it came into use meanwhile
-	}
-	for _, reference := range resolved.Excess() {
+	})
+	r.quotas.resolved.Recount(resolved, func(reference string) {
 		r.remove(ctx, reference)
 		for _, image := range r.usage.Meaning([]string{reference}) {
 			r.noteFull(image)
 			// A digest is not looked at again by itself, and there may be room later.
 			r.enqueue(image, r.options.TagTTL, queue.Confirming)
 		}
-	}
-	r.quota.Set(resolved, unresolved)
+	})
 	// For the next process, too.
 	for _, note := range noted {
-		if err := r.requeueEvicted(note()); err != nil && ctx.Err() == nil {
+		if err := note(); err != nil && ctx.Err() == nil {
 			r.log.Error(err, "Cannot record since when a reference is unused")
 			return
 		}
@@ -102,7 +101,7 @@ func (r *Resolver) remove(ctx context.Context, reference string) {
 	if ctx.Err() != nil {
 		return
 	}
-	if err := r.requeueEvicted(r.store.RemoveReference(ctx, reference)); err != nil && ctx.Err() == nil {
+	if err := r.store.RemoveReference(ctx, reference); err != nil && ctx.Err() == nil {
 		r.log.Error(err, "Cannot remove a reference", "reference", reference)
 		return
 	}

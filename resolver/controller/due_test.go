@@ -18,7 +18,7 @@ func TestDue(t *testing.T) {
 	// Each step happens before the question.
 	type step func(*Resolver, *storeTest)
 	resolvedAs := func(reference string, found *registry.Resolution, platforms []string) step {
-		return func(_ *Resolver, s *storeTest) { s.wrote(s.Resolved(s.t.Context(), reference, found, platforms)) }
+		return func(_ *Resolver, s *storeTest) { s.must(s.Resolved(s.t.Context(), reference, found, platforms)) }
 	}
 	later := func(d time.Duration) step {
 		return func(_ *Resolver, s *storeTest) { s.Clock.SetTime(s.Clock.Now().Add(d)) }
@@ -28,7 +28,7 @@ func TestDue(t *testing.T) {
 	}
 	refusedUntil := func(d time.Duration) step {
 		return func(_ *Resolver, s *storeTest) {
-			s.wrote(s.NotResolved(s.t.Context(), tag, store.Failure{Failures: 1, Retry: s.Clock.Now().Add(d), Reason: v1alpha1.ReasonNotFound}))
+			s.must(s.NotResolved(s.t.Context(), tag, store.Failure{Failures: 1, Retry: s.Clock.Now().Add(d), Reason: v1alpha1.ReasonNotFound}))
 		}
 	}
 	tests := []struct {
@@ -58,7 +58,7 @@ func TestDue(t *testing.T) {
 			for _, step := range test.steps {
 				step(r, s)
 			}
-			next := r.due(test.image)
+			next := due(r.snapshot(test.image))
 			if next.task != test.want || next.reference != test.reference || next.after != test.after {
 				t.Errorf("task %d about %q after %v, want %d about %q after %v", next.task, next.reference, next.after, test.want, test.reference, test.after)
 			}

@@ -124,9 +124,9 @@ func TestOneOfTwoPlatformsDeleted(t *testing.T) {
 	for _, reference := range []string{"reg/x:1", "reg/x@" + hash("f")} {
 		r, s, _ := newTestResolver(t, &fakeRegistry{})
 		addNodes(r, both...)
-		s.wrote(s.Resolved(t.Context(), reference, twoPlatforms(), both))
+		s.must(s.Resolved(t.Context(), reference, twoPlatforms(), both))
 		s.Deleted(v1alpha1.ManifestName(hash("b")), "") // the API server of the test gives no UIDs
-		if next := r.due(one(reference)); next.task != resolve {
+		if next := due(r.snapshot(one(reference))); next.task != resolve {
 			t.Errorf("%s: the object of arm64 was deleted: task %d after %v, want resolve (%d)", reference, next.task, next.after, resolve)
 		}
 	}
@@ -152,7 +152,7 @@ func TestSecondObjectNotWritten(t *testing.T) {
 	r.work(t.Context(), queue, image.Key)
 	r.work(t.Context(), queue, image.Key) // the retry
 	if got := len(s.Objects()); got != 2 {
-		next := r.due(image)
+		next := due(r.snapshot(image))
 		t.Errorf("%d objects after the retry, want one of each platform; next is task %d after %v", got, next.task, next.after)
 	}
 }
@@ -165,8 +165,8 @@ func TestOldObjectKeepsTag(t *testing.T) {
 		digest:  func(string) (string, error) { return hash("b"), nil },
 	})
 	r.usage.Set(imagesFor("w", "ns", tag))
-	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
-	s.wrote(s.Resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
+	s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), "reg/x@"+hash("a"), plain(hash("a")), amd64)) // keeps the old object
 	fail := true
 	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
@@ -221,7 +221,7 @@ func TestUsedWhileCollected(t *testing.T) {
 	pinned := "reg/x@" + hash("a")
 	f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 	r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.KeepUnused = time.Second })
-	s.wrote(s.Resolved(t.Context(), pinned, plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), pinned, plain(hash("a")), amd64))
 	ctx, cancel := context.WithCancel(t.Context())
 	go r.queues.Run(ctx, nil)
 	<-r.queues.Started()
@@ -258,7 +258,7 @@ func TestGoneUnnoticed(t *testing.T) {
 	r, s, _ := newTestResolver(t, f)
 	keys := queued(t, r)
 	r.usage.Set(imagesFor("w", "ns", tag))
-	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 	for _, object := range s.Manifests() {
 		s.must(s.Delete(t.Context(), &object))
 	}
@@ -508,7 +508,7 @@ func TestPriorityOfPlatforms(t *testing.T) {
 		r, s, _ := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.Workers = 1 })
 		for i := range 20 {
 			reference := fmt.Sprintf("reg/old:%d", i)
-			s.wrote(s.Resolved(t.Context(), reference, &registry.Resolution{Digest: fmt.Sprintf("sha256:%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+			s.must(s.Resolved(t.Context(), reference, &registry.Resolution{Digest: fmt.Sprintf("sha256:%064x", 1000+i), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
 			r.usage.Set(imagesFor(fmt.Sprint(i), "ns", reference))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -532,12 +532,12 @@ func TestPriorityOfPlatforms(t *testing.T) {
 // A restart: nodes are the same as before.
 func TestRestartAllowsNoRetry(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.NotResolved(t.Context(), "reg/x:1", store.Failure{Failures: 5, Retry: s.Clock.Now().Add(10 * time.Minute), Reason: v1alpha1.ReasonPlatformNotFound, Message: "none"}))
+	s.must(s.NotResolved(t.Context(), "reg/x:1", store.Failure{Failures: 5, Retry: s.Clock.Now().Add(10 * time.Minute), Reason: v1alpha1.ReasonPlatformNotFound, Message: "none"}))
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	// What Start does.
 	r.nodes = newNodes(nil, false)
 	addNodes(r, amd64...)
-	if next := r.due(one("reg/x:1")); next.task != nothing {
+	if next := due(r.snapshot(one("reg/x:1"))); next.task != nothing {
 		t.Errorf("task %d after %v: after a restart nothing is asked again", next.task, next.after)
 	}
 }
@@ -546,9 +546,9 @@ func TestRestartAllowsNoRetry(t *testing.T) {
 func TestFuture(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	s.Clock.SetTime(s.Clock.Now().AddDate(1, 0, 0))
-	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	s.Clock.SetTime(s.Clock.Now().AddDate(-1, 0, 0))
-	if next := r.due(one("reg/x:1")); next.after > 2*time.Hour {
+	if next := due(r.snapshot(one("reg/x:1"))); next.after > 2*time.Hour {
 		t.Errorf("confirmed in the future: the tag is not asked about for %v", next.after)
 	}
 }
@@ -560,10 +560,10 @@ func TestDeniedSecondRegistry(t *testing.T) {
 		o.InUse, o.Policy = true, emptyPolicy(t)
 	})
 	r.usage.Set(imagesFor("w", "ns", "x:1"))
-	s.wrote(s.NotResolved(t.Context(), image.References[0], store.Failure{Failures: 5, Retry: s.Clock.Now().Add(10 * time.Minute), Reason: v1alpha1.ReasonDenied, Message: "not allowed"}))
+	s.must(s.NotResolved(t.Context(), image.References[0], store.Failure{Failures: 5, Retry: s.Clock.Now().Add(10 * time.Minute), Reason: v1alpha1.ReasonDenied, Message: "not allowed"}))
 	r.nodes.set("a", nodeFacts{platform: "linux/amd64", registries: []string{"second.example.com"}})
 	r.nodesChanged()
-	if next := r.due(image); next.task != resolve {
+	if next := due(r.snapshot(image)); next.task != resolve {
 		t.Errorf("second.example.com is in use now: task %d after %v", next.task, next.after)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/lookup"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/usage"
@@ -45,7 +46,7 @@ func (r *Resolver) ask(image usage.Image) {
 // known takes no turn from those that are not, however often it is named. The level is that of an image of which
 // nothing is known.
 func (r *Resolver) askAt(level queue.Level, image usage.Image) {
-	next := r.due(image)
+	next := due(r.snapshot(image))
 	if next.known != nil {
 		level = queue.Confirming
 	}
@@ -59,8 +60,8 @@ func (r *Resolver) askAt(level queue.Level, image usage.Image) {
 func (r *Resolver) askForNew(c usage.WorkloadImages, added []usage.Image) {
 	for _, image := range added {
 		// The workload's pull secrets may give access where the others did not.
-		if r.credentials.Enabled() {
-			r.attempts.noteNewSecrets(image.Key, c.Pull)
+		if r.asker.Credentials.Enabled() {
+			r.asker.Brought(image.Key, c.Pull)
 			if r.attempts.allowRetry(image, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonNotFound) {
 				r.attempts.addPendingNotice(image.Key, c.Pull.Namespace)
 			}
@@ -84,7 +85,7 @@ func (r *Resolver) enqueue(image usage.Image, after time.Duration, level queue.L
 		switch last := r.attempts.of(image); {
 		case last.Reason == v1alpha1.ReasonRateLimited || last.gaveUp():
 			after = max(after, nodeImagePause)
-		case last.Reason != "" && !temporary(last.Reason):
+		case last.Reason != "" && !lookup.Temporary(last.Reason):
 			after = max(after, nodeImageRefusal)
 		}
 		r.add(image, after, queue.Spare)
@@ -104,12 +105,12 @@ func (r *Resolver) handOver(images []usage.Image) {
 // whose registry does not answer keeps its place for a while: there is no point in asking
 // for more.
 func (r *Resolver) worked(image usage.Image) {
-	if last := r.attempts.of(image); r.usage.InUse(image.Key) && temporary(last.Reason) && !last.gaveUp() {
+	if last := r.attempts.of(image); r.usage.InUse(image.Key) && lookup.Temporary(last.Reason) && !last.gaveUp() {
 		return
 	}
 	r.handOver(r.nodeImages.Done(image))
 	// There may be more to do since it began, which was not noted while it had its turn.
-	if r.usage.OnlyOnNodes(image.Key) && r.due(image).task != nothing {
+	if r.usage.OnlyOnNodes(image.Key) && due(r.snapshot(image)).task != nothing {
 		r.ask(image)
 	}
 }
@@ -118,16 +119,6 @@ func (r *Resolver) worked(image usage.Image) {
 // A registry that had enough has refused no image.
 func (a *attempt) gaveUp() bool {
 	return a.Reason == v1alpha1.ReasonUnavailable && a.Failures >= nodeImageAttempts
-}
-
-// hasRoom reports whether there is room for what will be known about a new image: one that
-// only nodes hold displaces no other.
-func (r *Resolver) hasRoom(image usage.Image) bool {
-	namespaces := r.usage.Namespaces(image.Key)
-	if r.usage.OnlyOnNodes(image.Key) {
-		return r.quota.HasSpare(namespaces)
-	}
-	return r.quota.HasRoom(namespaces)
 }
 
 // release drops what is remembered about images that nothing uses any longer, but not
@@ -159,20 +150,14 @@ func (r *Resolver) release(keys ...string) {
 // forget drops what is remembered about images between two attempts.
 func (r *Resolver) forget(keys ...string) {
 	r.attempts.forget(keys...)
+	r.asker.Forget(keys...)
 	r.backlog.forget(keys...)
 }
 
-// askAgain asks at once for references that the store evicted.
+// askAgain asks at once for references of which objects say nothing any longer.
 func (r *Resolver) askAgain(evicted []string) {
 	for _, image := range r.usage.Meaning(evicted) {
 		r.forget(image.Key)
 		r.enqueue(image, 0, queue.Resolving)
 	}
-}
-
-// requeueEvicted asks again for what the store evicted while it wrote, and returns the error
-// of the write.
-func (r *Resolver) requeueEvicted(evicted []string, err error) error {
-	r.askAgain(evicted)
-	return err
 }

@@ -44,7 +44,7 @@ func TestKnownTakesNoTurn(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	keys := queued(t, r)
 	for _, known := range []string{tag, pinned} {
-		s.wrote(s.Resolved(t.Context(), known, plain(hash("a")), amd64))
+		s.must(s.Resolved(t.Context(), known, plain(hash("a")), amd64))
 	}
 	for i := range 3 {
 		c := imagesFor(fmt.Sprint("w-", i), "others", tag, pinned)

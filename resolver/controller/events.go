@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/lookup"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 )
 
@@ -90,7 +92,7 @@ func (n *notifier) warn(workload corev1.ObjectReference, related runtime.Object,
 		n.suppressed()
 		return
 	}
-	note := atMost(maxNote, fmt.Sprintf(format, args...))
+	note := lookup.AtMost(maxNote, fmt.Sprintf(format, args...))
 	n.recorder.Eventf(&workload, related, corev1.EventTypeWarning, "ImageNotResolved", "Resolve", "%s", note)
 }
 
@@ -120,17 +122,27 @@ func (r *Resolver) reportFailure(image usage.Image, workloads ...corev1.ObjectRe
 	}
 	for _, workload := range workloads {
 		reason, message := public.Reason, brief(public.Reason)
-		own := r.attempts.secretsOf(image.Key, workload.Namespace)
+		own := r.asker.Tried(image.Key, workload.Namespace)
 		switch {
-		case !own.opened.IsZero():
+		case !own.Opened.IsZero():
 			continue
-		case own.reason != "":
-			reason, message = own.reason, own.message
-		case own.message != "": // none of them was tried, which may be why
-			message += "; " + own.message
-		case reason == v1alpha1.ReasonUnauthorized && !r.credentials.Enabled():
+		case own.Reason != "":
+			reason, message = own.Reason, cmp.Or(own.Message, brief(own.Reason))
+		case own.Message != "": // none of them was tried, which may be why
+			message += "; " + own.Message
+		case reason == v1alpha1.ReasonUnauthorized && !r.asker.Credentials.Enabled():
 			message += "; pull secrets are not read (--pull-secrets)"
 		}
 		r.notifier.reportFailure(image, reason, message, workload)
+	}
+}
+
+// secretsChanged notifies the workloads of a namespace how it went with its pull secrets, which is new to it.
+func (r *Resolver) secretsChanged(image usage.Image, namespace string, now lookup.SecretAttempt, refusals lookup.Refusals) {
+	if now.Reason+now.Message != "" && r.attempts.of(image).Reason != "" { // or it is notified with the refusal
+		r.reportFailure(image, r.usage.WorkloadsIn(image.Key, namespace, maxEvents)...)
+	}
+	if now.Reason != "" && r.notifier.logs(namespace) {
+		r.log.Info("Not resolved with pull secrets", "image", image.Key, "namespace", namespace, "cause", refusals.Details())
 	}
 }

@@ -194,7 +194,7 @@ func (r *Resolver) manifestHandler() cache.ResourceEventHandler {
 		UpdateFunc: func(_, object any) { changed(object) },
 		DeleteFunc: func(object any) {
 			if manifest, ok := lastKnown(object).(*v1alpha1.ImageManifest); ok {
-				r.askAgain(r.store.Deleted(manifest.Name, manifest.UID))
+				r.store.Deleted(manifest.Name, manifest.UID)
 			}
 		},
 	}

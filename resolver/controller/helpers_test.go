@@ -114,12 +114,6 @@ func (s *storeTest) must(err error) {
 	}
 }
 
-// wrote ends the test if a write failed.
-func (s *storeTest) wrote(_ []string, err error) {
-	s.t.Helper()
-	s.must(err)
-}
-
 func (s *storeTest) expect(want map[string]string) {
 	s.t.Helper()
 	if got := fmt.Sprint(s.Objects()); got != fmt.Sprint(want) {

@@ -64,7 +64,7 @@ func TestNodeImages(t *testing.T) {
 			}
 		}
 		known := byDigest("quay.io/elsewhere", "e")
-		s.wrote(s.Resolved(t.Context(), "quay.io/known:1", plain(hash("e")), amd64))
+		s.must(s.Resolved(t.Context(), "quay.io/known:1", plain(hash("e")), amd64))
 
 		r.leading.Store(false) // so that all nodes are known before the first question
 		handler.OnAdd(nodeWith(t, "n1", image("a"), image("b"), image("c"), known), true)

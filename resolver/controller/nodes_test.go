@@ -76,7 +76,7 @@ func TestNodes(t *testing.T) {
 // The informer tells of nodes: a new platform is looked for, and a heartbeat is nothing.
 func TestNodeEvents(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.Resolved(t.Context(), "reg/x:1", &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+	s.must(s.Resolved(t.Context(), "reg/x:1", &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
 	keys := queued(t, r)
 	handler := r.nodeHandler()
@@ -111,10 +111,10 @@ func TestRetryForNewPlatform(t *testing.T) {
 	r.attempts.failed(missing, attempt{}, v1alpha1.ReasonPlatformNotFound, "none", 0)
 	r.attempts.failed(refused, attempt{}, v1alpha1.ReasonUnauthorized, "401", 0)
 	addNodes(r, both...)
-	if next := r.due(missing); next.task != resolve {
+	if next := due(r.snapshot(missing)); next.task != resolve {
 		t.Errorf("task %d after %v", next.task, next.after)
 	}
-	if next := r.due(refused); next.task != nothing {
+	if next := due(r.snapshot(refused)); next.task != nothing {
 		t.Errorf("refused for another reason: task %d", next.task)
 	}
 }
@@ -148,7 +148,7 @@ func TestPullsAreBounded(t *testing.T) {
 		r.usage.Set(imagesFor(fmt.Sprint("w", i), fmt.Sprint("ns", i), "reg/x:1"))
 	}
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
-	if len(read) != maxPulls || maxPulls > 8 {
+	if len(read) != 8 {
 		t.Errorf("secrets of %d workloads were read, want 8", len(read))
 	}
 }
@@ -234,11 +234,11 @@ func TestNetworksOfTheCluster(t *testing.T) {
 	more := services.DeepCopy()
 	more.Name, more.Spec.CIDRs = "more", []string{"2600:dddd::/108"}
 	r.serviceHandler().OnAdd(more, false)
-	if next := r.due(denied); next.task != nothing {
+	if next := due(r.snapshot(denied)); next.task != nothing {
 		t.Errorf("task %d, although more is denied than before", next.task)
 	}
 	r.serviceHandler().OnDelete(services)
-	if next := r.due(denied); next.task != resolve {
+	if next := due(r.snapshot(denied)); next.task != resolve {
 		t.Errorf("task %d after %v, although the network is no longer the cluster's", next.task, next.after)
 	}
 	if err := allowed.Address(netip.MustParseAddr("2600:bbbb::1")); err != nil {

@@ -194,13 +194,14 @@ func TestPrivateImages(t *testing.T) {
 
 // Whose pull secrets were tried is told how that ended, not what everybody is told.
 func TestOwnReasonIsTold(t *testing.T) {
-	r, _, told := privateWorld(t, &lockedRegistry{}, false, map[string]string{"owner": "wrong"})
+	l := &failingRegistry{failure: &registry.Error{Reason: v1alpha1.ReasonNotFound}}
+	r, _, told := privateWorld(t, &l.lockedRegistry, true, map[string]string{"owner": "fails"})
+	r.asker.Registry = l
 	r.work(t.Context(), &queue.Queue{}, privateImage)
-	asked := one(privateImage)
-	r.attempts.noteSecrets(asked.Key, "owner", secretAttempt{reason: v1alpha1.ReasonNotFound, message: "it is not there"}, nil)
-	told.notes = nil
-	r.reportFailure(asked, r.usage.WorkloadsIn(asked.Key, "owner", maxEvents)...)
-	if got := strings.Join(told.notes, "\n"); !strings.HasSuffix(got, "(NotFound): it is not there") {
+	if public := r.attempts.of(one(privateImage)).Reason; public != v1alpha1.ReasonUnauthorized {
+		t.Errorf("everybody is told %q", public)
+	}
+	if got := strings.Join(told.notes, "\n"); !strings.HasSuffix(got, "(NotFound): "+brief(v1alpha1.ReasonNotFound)) {
 		t.Errorf("told %q", got)
 	}
 }
@@ -251,7 +252,7 @@ func (o *otherForAll) Digest(ctx context.Context, _ string, keychains []authn.Ke
 func TestOtherContentForAll(t *testing.T) {
 	l := &otherForAll{lockedRegistry{open: true}}
 	r, s, _ := privateWorld(t, &l.lockedRegistry, false, map[string]string{"a": "right"})
-	r.options.Registry = l
+	r.asker.Registry = l
 	r.work(t.Context(), &queue.Queue{}, privateImage)
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): privateImage})
 }
@@ -266,7 +267,7 @@ func TestConfirmedWithoutSecrets(t *testing.T) {
 		if private {
 			save = s.ResolvedPrivately
 		}
-		s.wrote(save(t.Context(), privateImage, plain(hash("a")), amd64))
+		s.must(save(t.Context(), privateImage, plain(hash("a")), amd64))
 		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 		r.work(t.Context(), &queue.Queue{}, privateImage)
 		if !slices.Equal(l.users, []string{""}) {
@@ -294,7 +295,7 @@ func TestChangedSecretIsTold(t *testing.T) {
 		{fake.NewClientBuilder().WithObjects(right).Build(), "", false},
 	} {
 		told.notes, told.about = nil, nil
-		r.credentials = pullsecrets.New(nil, step.reader)
+		r.asker.Credentials = pullsecrets.New(nil, step.reader)
 		r.work(t.Context(), &queue.Queue{}, privateImage)
 		s.Clock.SetTime(s.Clock.Now().Add(2 * maxRefusal))
 		var owner, other []string
@@ -325,7 +326,7 @@ func TestSecretsOfAnotherRegistry(t *testing.T) {
 	elsewhere := secret("pull-of-a", "any")
 	elsewhere.Namespace = "a"
 	elsewhere.Data[corev1.DockerConfigJsonKey] = []byte(`{"auths":{"other.example.com":{"username":"any","password":"x"}}}`)
-	r.credentials = pullsecrets.New(nil, fake.NewClientBuilder().WithObjects(elsewhere).Build())
+	r.asker.Credentials = pullsecrets.New(nil, fake.NewClientBuilder().WithObjects(elsewhere).Build())
 	b, _ := asker("b", "nobody") // whose secret does not exist
 	r.usage.Set(b)
 	r.work(t.Context(), &queue.Queue{}, privateImage)
@@ -397,7 +398,7 @@ func TestFailuresOfOneNamespace(t *testing.T) {
 	} {
 		l := &failingRegistry{failure: failure}
 		r, _, _ := privateWorld(t, &l.lockedRegistry, true, map[string]string{"a": "fails", "b": "right"})
-		r.options.Registry = l
+		r.asker.Registry = l
 		r.work(t.Context(), &queue.Queue{}, privateImage)
 		if r.store.Lookup(privateImage) == nil {
 			t.Errorf("%s: the image is not known, used were %q", name, l.users)
@@ -430,7 +431,7 @@ func TestNobodysLayersAreNotAskedFor(t *testing.T) {
 	if want := []string{"", "right"}; !slices.Equal(l.users, want) || l.resolved != 0 {
 		t.Errorf("asked by %q, want %q; %d times for its layers", l.users, want, l.resolved)
 	}
-	if opened := r.attempts.secretsOf(privateImage, "owner").opened; opened.IsZero() {
+	if opened := r.asker.Tried(privateImage, "owner").Opened; opened.IsZero() {
 		t.Error("it is not noted that the secret opens the image")
 	}
 }
@@ -452,7 +453,7 @@ func TestQuotaOfOthers(t *testing.T) {
 	for name, users := range map[string]map[string]string{"one of them": {"plain": "", "with": "right"}, "alone": {"with": "right"}} {
 		l := &spentRegistry{lockedRegistry{open: true}}
 		r, s, _ := privateWorld(t, &l.lockedRegistry, false, users)
-		r.options.Registry = l
+		r.asker.Registry = l
 		r.work(t.Context(), &queue.Queue{}, privateImage)
 		if s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): privateImage}); t.Failed() {
 			t.Errorf("%s: asked by %q", name, l.users)

@@ -46,7 +46,7 @@ func TestLayersAreCounted(t *testing.T) {
 	s.must(next.store.Load(t.Context()))
 	next.usage.Set(imagesFor("w", "ns", "reg/x:1", pinned))
 	next.sweep(t.Context())
-	if ns := []string{"ns"}; !next.quota.Admit(ns, 4) || next.quota.Admit(ns, 1) {
+	if ns := []string{"ns"}; !next.quotas.resolved.Admit(ns, 4) || next.quotas.resolved.Admit(ns, 1) {
 		t.Error("they do not count 2 x 8 times")
 	}
 }
@@ -130,7 +130,7 @@ func TestImagesOfNoKnownNamespace(t *testing.T) {
 	}
 	r.nodeHandler().OnDelete(nodeWith(t, "n"))
 	for i := range 600 {
-		s.wrote(s.Resolved(t.Context(), fmt.Sprintf("reg.example/old@sha256:%064x", 100+i), plain(fmt.Sprintf("sha256:%064x", 100+i)), amd64))
+		s.must(s.Resolved(t.Context(), fmt.Sprintf("reg.example/old@sha256:%064x", 100+i), plain(fmt.Sprintf("sha256:%064x", 100+i)), amd64))
 	}
 	r.rememberUnused()
 	r.sweep(t.Context())
@@ -174,7 +174,7 @@ func TestFloodOfNames(t *testing.T) {
 	s.Clock.SetTime(s.Clock.Now().Add(keepUnresolved))
 	r.sweep(t.Context())
 	s.expect(map[string]string{v1alpha1.UnresolvedName("reg/typo:1"): "reg/typo:1"})
-	if n := r.usage.CountIdle() + len(r.attempts.byKey) + len(r.attempts.secrets); n > 2 {
+	if n := r.usage.CountIdle() + len(r.attempts.byKey); n > 2 {
 		t.Errorf("%d things are remembered of what is gone: %d %v", n, r.usage.CountIdle(), r.attempts.byKey)
 	}
 }
@@ -185,9 +185,9 @@ func TestUnusedSinceSurvivesRestarts(t *testing.T) {
 	f := &fakeRegistry{}
 	r, s, _ := newTestResolver(t, f)
 	const tag, missing, used = "reg/x:1", "reg/none:1", "reg/used:1"
-	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
-	s.wrote(s.Resolved(t.Context(), used, plain(hash("b")), amd64))
-	s.wrote(s.NotResolved(t.Context(), missing, store.Failure{Failures: 1, Reason: v1alpha1.ReasonNotFound, Message: "404"}))
+	s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), used, plain(hash("b")), amd64))
+	s.must(s.NotResolved(t.Context(), missing, store.Failure{Failures: 1, Reason: v1alpha1.ReasonNotFound, Message: "404"}))
 	for restart := range 10 {
 		next := newResolver(r.options, dependencies{clock: s.Clock, log: r.log, client: s.Server, events: r.events})
 		s.must(next.store.Load(t.Context()))
@@ -219,7 +219,7 @@ func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
 		const denied, missing = "reg/once:1", "reg/missing:1"
 		for reference, reason := range map[string]string{denied: v1alpha1.ReasonDenied, missing: v1alpha1.ReasonNotFound} {
 			r.usage.Set(imagesFor(reference, "ns", reference))
-			s.wrote(s.NotResolved(t.Context(), reference, store.Failure{Failures: 1, Reason: reason, Message: "no"}))
+			s.must(s.NotResolved(t.Context(), reference, store.Failure{Failures: 1, Reason: reason, Message: "no"}))
 		}
 		r.sweep(t.Context())
 		synctest.Wait()
@@ -232,7 +232,7 @@ func TestDeniedIsSweptAndAskedAgain(t *testing.T) {
 			t.Errorf("asked for again: %q", asked)
 		}
 		room := 0
-		for r.quota.AdmitUnresolved([]string{"ns"}) {
+		for r.quotas.unresolved.Admit([]string{"ns"}, 1) {
 			room++
 		}
 		if room != usage.MaxUnresolved.Each-1 {
@@ -249,7 +249,7 @@ func TestUnusedIsBounded(t *testing.T) {
 		again := queued(t, r)
 		name := func(i int) string { return fmt.Sprintf("reg/x@sha256:%064x", i) }
 		for i := range usage.MaxUnused.Each + 20 {
-			s.wrote(s.Resolved(t.Context(), name(i), plain(fmt.Sprintf("sha256:%064x", i)), amd64))
+			s.must(s.Resolved(t.Context(), name(i), plain(fmt.Sprintf("sha256:%064x", i)), amd64))
 			c := imagesFor("w", "ns", name(i))
 			r.usage.Set(c)
 			r.release(r.usage.Unset(c.Workload)...)
@@ -280,7 +280,7 @@ func TestSweepNotesAndRetries(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	tags := []string{"reg/x:1", "reg/y:1", "reg/z:1"}
 	for i, tag := range tags {
-		s.wrote(s.Resolved(t.Context(), tag, plain(hash(string(rune('a'+i)))), amd64))
+		s.must(s.Resolved(t.Context(), tag, plain(hash(string(rune('a'+i)))), amd64))
 		c := imagesFor("w", "ns", tag)
 		r.usage.Set(c)
 		r.usage.Unset(c.Workload)

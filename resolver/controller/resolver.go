@@ -23,30 +23,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/lookup"
 	"github.com/layer-locality/layer-locality/resolver/policy"
 	"github.com/layer-locality/layer-locality/resolver/pullsecrets"
 	"github.com/layer-locality/layer-locality/resolver/queue"
-	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/store"
 	"github.com/layer-locality/layer-locality/resolver/usage"
 	"github.com/layer-locality/layer-locality/resolver/workloads"
 )
 
-// Registry looks up the layers of images. *registry.Client implements it.
-// Errors are *registry.Error; any other error counts as ReasonUnavailable.
+// Registry looks up images. *registry.Client implements it.
 type Registry interface {
+	lookup.Registry
 	// References returns the references that an image in a pod may mean, in the
 	// order in which a container runtime tries them.
 	References(image string) ([]string, error)
-	// Denied returns why a reference may not be asked for, by the names of its
-	// registry and mirrors, or nil if it may.
-	Denied(reference string) error
-	// Resolve returns the manifests of a reference for the platforms. Keychains
-	// are tried until the registry answers.
-	Resolve(ctx context.Context, reference string, platforms []string, keychains []authn.Keychain) (*registry.Resolution, error)
-	// Digest returns the digest that the registry has for a reference, without asking
-	// for the manifest.
-	Digest(ctx context.Context, reference string, keychains []authn.Keychain) (string, error)
 }
 
 // Options are those of Add.
@@ -86,18 +77,18 @@ type Options struct {
 type Resolver struct {
 	options Options
 	dependencies
-	credentials *pullsecrets.Credentials
-	notifier    *notifier
-	usage       *usage.Usage
-	nodes       *nodes
-	nodeImages  *usage.NodeImages
-	store       *store.Store
-	attempts    *attempts
-	backlog     *backlog
-	queues      *queue.Queues
-	quota       *usage.Quota
-	metrics     *metrics
-	mirrors     *mirrorSets
+	asker      *lookup.Asker
+	notifier   *notifier
+	usage      *usage.Usage
+	nodes      *nodes
+	nodeImages *usage.NodeImages
+	store      *store.Store
+	attempts   *attempts
+	backlog    *backlog
+	queues     *queue.Queues
+	quotas     quotas
+	metrics    *metrics
+	mirrors    *mirrorSets
 	// drifts are objects that are not as the store left them; nil until Start.
 	drifts workqueue.TypedRateLimitingInterface[drift]
 	// synced report, for each watch, whether all objects that existed at the start
@@ -106,6 +97,10 @@ type Resolver struct {
 	// leading is set once Start has read the objects.
 	leading atomic.Bool
 }
+
+// quotas bound the references that have objects: those in use whose content is known, those that were
+// never resolved, and those whose content is known and that nothing uses.
+type quotas struct{ resolved, unresolved, unused *usage.Quota }
 
 // drift is an object in a version that the store has not written.
 type drift struct{ name, version string }
@@ -139,16 +134,19 @@ func newResolver(options Options, d dependencies) *Resolver {
 	}
 	r := &Resolver{
 		options: options, dependencies: d,
-		credentials: pullsecrets.New(options.Keychains, d.secrets),
-		usage:       usage.New(options.Registry.References, d.clock, options.KeepUnused, images),
-		nodes:       newNodes(options.Policy, options.InUse),
-		nodeImages:  usage.NewNodeImages(),
-		store:       store.New(d.client, d.live, d.clock),
-		backlog:     newBacklog(),
-		quota:       usage.NewQuota(images),
+		usage:      usage.New(options.Registry.References, d.clock, options.KeepUnused, images),
+		nodes:      newNodes(options.Policy, options.InUse),
+		nodeImages: usage.NewNodeImages(),
+		backlog:    newBacklog(),
+		quotas:     quotas{usage.NewQuota(images), usage.NewQuota(usage.MaxUnresolved), usage.NewQuota(usage.MaxUnused)},
+	}
+	r.store = store.New(d.client, d.live, d.clock, r.askAgain)
+	r.asker = &lookup.Asker{
+		Registry: options.Registry, Credentials: pullsecrets.New(options.Keychains, d.secrets), Usage: r.usage, Clock: d.clock, Log: d.log,
+		PublishPrivate: options.PublishPrivate, OpenedFor: options.TagTTL, Changed: r.secretsChanged,
 	}
 	r.attempts = newAttempts(d.clock, r.store.Failure)
-	r.queues = queue.New(options.Workers, r.denied, countRequests(r.work))
+	r.queues = queue.New(options.Workers, r.asker.Denied, countRequests(r.work))
 	r.metrics = newMetrics(r.usage, r.store, func() int { return r.queues.Len() }, options.Registerer)
 	r.notifier = newNotifier(d.events, r.metrics.suppressed.Inc)
 	return r
@@ -283,16 +281,10 @@ func (r *Resolver) repair(ctx context.Context) {
 }
 
 func (r *Resolver) repairOne(ctx context.Context, changed drift) error {
-	repaired, evicted, err := r.store.Repair(ctx, changed.name, changed.version)
-	r.askAgain(evicted)
+	repaired, err := r.store.Repair(ctx, changed.name, changed.version)
 	if repaired && err == nil {
 		r.metrics.repaired.Inc()
 		r.log.Info("Somebody else changed an ImageManifest", "name", changed.name)
 	}
 	return err
-}
-
-// denied reports whether none of the references of an image's key may be asked for.
-func (r *Resolver) denied(key string) bool {
-	return !slices.ContainsFunc(usage.ImageOf(key).References, func(reference string) bool { return r.options.Registry.Denied(reference) == nil })
 }

@@ -35,9 +35,9 @@ func TestStart(t *testing.T) {
 			digest:  func(string) (string, error) { return hash("a"), nil },
 		}
 		before, s, _ := newTestResolver(t, f)
-		s.wrote(s.Resolved(t.Context(), known, plain(hash("a")), amd64))
-		s.wrote(s.Resolved(t.Context(), unused, plain(hash("c")), amd64))
-		s.wrote(s.NoteUnused(t.Context(), unused, s.Clock.Now()))
+		s.must(s.Resolved(t.Context(), known, plain(hash("a")), amd64))
+		s.must(s.Resolved(t.Context(), unused, plain(hash("c")), amd64))
+		s.must(s.NoteUnused(t.Context(), unused, s.Clock.Now()))
 		s.Clock.SetTime(s.Clock.Now().Add(before.options.KeepUnused - time.Minute))
 		live := s.WithWatch
 		cached := interceptor.NewClient(live, interceptor.Funcs{
@@ -120,7 +120,7 @@ func TestStartKeepsToFailures(t *testing.T) {
 		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
 		before, s, _ := newTestResolver(t, f)
 		failed := before.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", time.Hour)
-		s.wrote(s.NotResolved(t.Context(), tag, failed.Failure))
+		s.must(s.NotResolved(t.Context(), tag, failed.Failure))
 		r := newResolver(before.options, dependencies{clock: s.Clock, log: before.log, client: s.Server, live: s.Server, events: before.events})
 		r.usage.Set(imagesFor("w", "ns", tag))
 		r.circumstancesChanged(clusterChanges{networks: true})

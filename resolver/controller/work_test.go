@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/resolver/lookup"
 	"github.com/layer-locality/layer-locality/resolver/queue"
 	"github.com/layer-locality/layer-locality/resolver/registry"
 	"github.com/layer-locality/layer-locality/resolver/usage"
@@ -88,8 +89,8 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 			r, s, _ := newTestResolver(t, &fakeRegistry{digest: func(string) (string, error) { return hash("a"), nil }})
 			keys := queued(t, r)
 			r.usage.Set(imagesFor("w", "ns", one, two))
-			s.wrote(s.Resolved(t.Context(), one, plain(hash("a")), amd64))
-			s.wrote(s.Resolved(t.Context(), two, plain(hash("a")), amd64))
+			s.must(s.Resolved(t.Context(), one, plain(hash("a")), amd64))
+			s.must(s.Resolved(t.Context(), two, plain(hash("a")), amd64))
 			// Nothing may remain of this failure, or the image waits.
 			r.attempts.failed(usage.NewImage([]string{two}), attempt{}, v1alpha1.ReasonUnavailable, "down", time.Hour)
 			gone(r, s)
@@ -102,7 +103,7 @@ func TestLostReferencesAreAskedAgain(t *testing.T) {
 			if !queued[one] || !queued[two] {
 				t.Errorf("queued: %v", queued)
 			}
-			if next := r.due(usage.NewImage([]string{two})); next.task != resolve {
+			if next := due(r.snapshot(usage.NewImage([]string{two}))); next.task != resolve {
 				t.Errorf("%s: task %d after %v", two, next.task, next.after)
 			}
 		})
@@ -256,7 +257,7 @@ func TestCanceledWork(t *testing.T) {
 			r, s, told := newTestResolver(t, f)
 			r.usage.Set(imagesFor("w", "ns", tag))
 			if known {
-				s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+				s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 				s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 			}
 			q := &queue.Queue{}
@@ -340,7 +341,7 @@ func TestFoundUnderSecondName(t *testing.T) {
 // answer, whichever failed first. The longest wait that one asks for counts, and
 // what is told of them is bounded.
 func TestFailuresOfTwoRegistries(t *testing.T) {
-	long := errors.New(strings.Repeat("é", maxMessage))
+	long := errors.New(strings.Repeat("é", lookup.MaxMessage))
 	final := &registry.Error{Reason: v1alpha1.ReasonNotFound, Err: long}
 	temporary := &registry.Error{Reason: v1alpha1.ReasonRateLimited, Err: long, RetryAfter: 3 * time.Hour}
 	for name, failures := range map[string][]error{"final first": {final, temporary}, "temporary first": {temporary, final}} {
@@ -359,8 +360,8 @@ func TestFailuresOfTwoRegistries(t *testing.T) {
 			if wait := failure.Retry.Sub(s.Clock.Now()); wait < 3*time.Hour {
 				t.Errorf("tried again after %s, one registry asks for 3h", wait)
 			}
-			if n := len(failure.Message); n > maxMessage || n < maxMessage-1 || !utf8.ValidString(failure.Message) {
-				t.Errorf("a message of %d bytes, at most %d: %.20q...", n, maxMessage, failure.Message)
+			if n := len(failure.Message); n > lookup.MaxMessage || n < lookup.MaxMessage-1 || !utf8.ValidString(failure.Message) {
+				t.Errorf("a message of %d bytes, at most %d: %.20q...", n, lookup.MaxMessage, failure.Message)
 			}
 		})
 	}
@@ -424,7 +425,7 @@ func TestOtherPullSecrets(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "elsewhere", UID: "1"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Image: tag}}},
 		}, false)
-		if next := r.due(one(tag)); (next.task == resolve) != read {
+		if next := due(r.snapshot(one(tag))); (next.task == resolve) != read {
 			t.Errorf("pull secrets are read: %v; task %d after %v", read, next.task, next.after)
 		}
 	}
@@ -475,36 +476,11 @@ func TestBringingSecretsTellsNobodyElse(t *testing.T) {
 	}
 }
 
-// What a workload brings is tried first, and takes no place if it is its turn anyway.
-func TestBroughtSecretsTakeOnePlace(t *testing.T) {
-	const tag = "reg/x:1"
-	r, _, _ := newTestResolver(t, &fakeRegistry{}, func(_ *Options, d *dependencies) { d.secrets = notFoundReader{} })
-	for i := range 3 * maxPulls {
-		r.usage.Set(imagesFor("w", fmt.Sprintf("ns-%02d", i), tag))
-	}
-	for brought, place := range map[string]int{"ns-03": 3, "ns-23": 0} {
-		next := fmt.Sprintf("ns-%02d", maxPulls)
-		if place == 0 {
-			next = fmt.Sprintf("ns-%02d", maxPulls-1) // the last one gave up its place
-		}
-		r.attempts.setNextSecrets(tag, usage.Pull{})
-		p := imagesFor("w", brought, tag).Pull
-		r.attempts.noteNewSecrets(tag, p)
-		tried := r.nextSecrets(t.Context(), one(tag))
-		if len(tried) != maxPulls || tried[place].Namespace != brought {
-			t.Errorf("of %d namespaces the secrets are tried, want %d with %s in place %d", len(tried), maxPulls, brought, place)
-		}
-		if tried := r.nextSecrets(t.Context(), one(tag)); tried[0].Namespace != next {
-			t.Errorf("%s is next, want %s", tried[0].Namespace, next)
-		}
-	}
-}
-
 // More answers than the backlog has room for are not kept.
 func TestBacklogIsBounded(t *testing.T) {
 	b := newBacklog()
 	for i := range maxLearned + 10 {
-		b.keep(usage.Image{Key: string(rune('a' + i))}, &learned{})
+		b.keep(usage.Image{Key: string(rune('a' + i))}, &lookup.Answer{})
 	}
 	if n := len(b.answers); n != maxLearned {
 		t.Errorf("%d answers", n)
@@ -535,17 +511,28 @@ func TestChangedWorkload(t *testing.T) {
 // A workload's own pull secrets are tried before all others, if they are read at all.
 func TestPullSecretsOfNewWorkload(t *testing.T) {
 	for _, reads := range []bool{false, true} {
-		r, _, _ := newTestResolver(t, &fakeRegistry{}, func(_ *Options, d *dependencies) {
-			if reads {
-				d.secrets = fake.NewClientBuilder().Build()
+		read := map[string]bool{}
+		f := &fakeRegistry{resolve: func(string, []string) (*registry.Resolution, error) { return plain(hash("a")), nil }}
+		r, _, _ := newTestResolver(t, f, func(_ *Options, d *dependencies) {
+			if !reads {
+				return
 			}
+			d.secrets = interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+				Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+					read[key.Namespace] = true
+					return errors.New("no")
+				},
+			})
 		})
 		queued(t, r)
-		c := imagesFor("w", "ns", "reg/x:1")
-		c.Pull.Secrets = "mine"
-		r.askForNew(c, []usage.Image{one("reg/x:1")})
-		if _, brought := r.attempts.takeNextSecrets("reg/x:1"); (brought == c.Pull) != reads || !reads && brought != (usage.Pull{}) {
-			t.Errorf("secrets are read: %v; brought: %+v", reads, brought)
+		var c usage.WorkloadImages
+		for i := range 20 {
+			c = imagesFor("w", fmt.Sprintf("ns-%02d", i), "reg/x:1")
+			r.usage.Set(c)
+		}
+		r.askForNew(c, []usage.Image{one("reg/x:1")}) // the last one, whose turn would be later
+		if r.work(t.Context(), &queue.Queue{}, "reg/x:1"); read[c.Pull.Namespace] != reads {
+			t.Errorf("secrets are read: %v; read: %v", reads, read)
 		}
 	}
 }
@@ -555,7 +542,7 @@ func TestStandbyRepairsNothing(t *testing.T) {
 	r, s, _ := newTestResolver(t, &fakeRegistry{})
 	r.drifts = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[drift]())
 	defer r.drifts.ShutDown()
-	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	own := &v1alpha1.ImageManifest{}
 	s.must(s.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, own))
 	changed := own.DeepCopy()
@@ -599,7 +586,7 @@ func TestAnswersAndTheQueue(t *testing.T) {
 				question := "resolve"
 				if known {
 					question = "confirm"
-					s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+					s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 					s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 				}
 				q := &queue.Queue{}
@@ -643,8 +630,8 @@ func TestConfirmedWithoutRoom(t *testing.T) {
 	r, s, told := newTestResolver(t, f, func(o *Options, _ *dependencies) { o.MaxImages, o.MaxImagesPerNamespace = 1, 1 })
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.Set(imagesFor("w", "ns", "reg/x:1"))
-	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
-	r.quota.Admit([]string{"ns"}, 1)
+	s.must(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	r.quotas.resolved.Admit([]string{"ns"}, 1)
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	r.work(t.Context(), &queue.Queue{}, "reg/x:1")
 	if len(f.digests) != 1 || len(told.notes) != 0 {
@@ -671,7 +658,7 @@ func TestSecondNameNotWritten(t *testing.T) {
 		r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 		r.usage.Set(imagesFor("w", "ns", "x:1"))
 		failed := r.attempts.failed(image, attempt{}, v1alpha1.ReasonNotFound, "404", 0)
-		s.wrote(s.NotResolved(t.Context(), image.References[0], failed.Failure))
+		s.must(s.NotResolved(t.Context(), image.References[0], failed.Failure))
 		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 		fail(s, errors.New("etcdserver: no leader"))
 		r.work(t.Context(), &queue.Queue{}, image.Key)
@@ -712,7 +699,7 @@ func TestFailedDigestBecomesKnown(t *testing.T) {
 	if got := r.attempts.of(one(digest)); got != (attempt{}) {
 		t.Errorf("remembered: %+v", got)
 	}
-	if next := r.due(one(digest)); next.after >= 0 {
+	if next := due(r.snapshot(one(digest))); next.after >= 0 {
 		t.Errorf("next: %+v", next)
 	}
 	before := len(told.notes)
@@ -774,7 +761,7 @@ func TestUsedWhileReleased(t *testing.T) {
 func TestNotConfirmedIsKnown(t *testing.T) {
 	const tag = "reg/x:1"
 	r, s, told := newTestResolver(t, &fakeRegistry{})
-	s.wrote(s.Resolved(t.Context(), tag, twoPlatforms(), amd64))
+	s.must(s.Resolved(t.Context(), tag, twoPlatforms(), amd64))
 	r.attempts.failed(one(tag), attempt{}, v1alpha1.ReasonUnavailable, "503", 0)
 	for platforms, want := range []int{0, 1} {
 		addNodes(r, both[:platforms+1]...)
@@ -837,7 +824,7 @@ func TestMovedThereAndBack(t *testing.T) {
 	r, s, _ := newTestResolver(t, f)
 	r.queues = runQueues(t, 1, func(context.Context, *queue.Queue, string) {})
 	r.usage.Set(imagesFor("w", "ns", "x:1"))
-	s.wrote(s.Resolved(t.Context(), image.References[1], plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), image.References[1], plain(hash("a")), amd64))
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	s.Fails = errors.New("etcdserver: no leader")
 	r.work(t.Context(), &queue.Queue{}, image.Key)
@@ -849,26 +836,6 @@ func TestMovedThereAndBack(t *testing.T) {
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("a")): image.References[1]})
 	if r.backlog.of(image) != nil {
 		t.Error("what the tag was meanwhile may still be written")
-	}
-}
-
-// Of several reasons the first counts, and the first temporary one before all final ones.
-func TestReasonOf(t *testing.T) {
-	const notFound, unauthorized, down, limited = v1alpha1.ReasonNotFound, v1alpha1.ReasonUnauthorized, v1alpha1.ReasonUnavailable, v1alpha1.ReasonRateLimited
-	for _, test := range []struct {
-		reasons []string
-		want    string
-	}{
-		{nil, ""}, {[]string{notFound, unauthorized}, notFound}, {[]string{unauthorized, notFound}, unauthorized},
-		{[]string{notFound, down, limited}, down}, {[]string{limited, down, notFound}, limited},
-	} {
-		var refusals []refusal
-		for _, reason := range test.reasons {
-			refusals = append(refusals, refusal{"reg/x:1", &registry.Error{Reason: reason, Err: errors.New("no")}})
-		}
-		if got, _ := reasonOf(refusals); got != test.want {
-			t.Errorf("%q: %s, want %s", test.reasons, got, test.want)
-		}
 	}
 }
 

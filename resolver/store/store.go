@@ -34,15 +34,14 @@ type Failure struct {
 // Store holds the content of the cluster's ImageManifests, without their
 // layers. Only the store writes them. There is one writer (the leader), so its
 // memory is authoritative: what somebody else changed is put back.
-//
-// Methods that write return the references that were evicted, with or without an
-// error: an object turned out to be gone, and the references it had are no
-// longer known. The caller has to ask for them again.
 type Store struct {
 	client client.Client
 	// live reads objects as they are, with their layers.
 	live  client.Reader
 	clock clock.PassiveClock
+	// evicted is called with the references of an object that turned out to be gone: they are no
+	// longer known, and have to be asked for again.
+	evicted func(references []string)
 
 	mu          sync.Mutex
 	byName      map[string]*cachedManifest
@@ -87,10 +86,11 @@ func (r *cachedManifest) state(spec *v1alpha1.ImageManifestSpec) {
 	r.spec.Layers = nil
 }
 
-// New returns a Store that writes with a client, and reads objects as they are with live.
-func New(c client.Client, live client.Reader, clock clock.PassiveClock) *Store {
+// New returns a Store that writes with a client, and reads objects as they are with live. It calls evicted
+// with the references of an object that turned out to be gone.
+func New(c client.Client, live client.Reader, clock clock.PassiveClock, evicted func(references []string)) *Store {
 	return &Store{
-		client: c, live: live, clock: clock,
+		client: c, live: live, clock: clock, evicted: evicted,
 		byName: map[string]*cachedManifest{}, byReference: map[string][]*cachedManifest{}, byDigest: map[string][]*cachedManifest{},
 	}
 }
@@ -286,16 +286,16 @@ func (s *Store) Count() (resolved, unresolved int) {
 }
 
 // Resolved stores the registry's answer for a reference.
-func (s *Store) Resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (evicted []string, err error) {
+func (s *Store) Resolved(ctx context.Context, reference string, found *registry.Resolution, platforms []string) error {
 	return s.learn(ctx, v1alpha1.ImageReference{Name: reference}, found, platforms)
 }
 
 // ResolvedPrivately is resolved for an image that only pull secrets open.
-func (s *Store) ResolvedPrivately(ctx context.Context, reference string, found *registry.Resolution, platforms []string) (evicted []string, err error) {
+func (s *Store) ResolvedPrivately(ctx context.Context, reference string, found *registry.Resolution, platforms []string) error {
 	return s.learn(ctx, v1alpha1.ImageReference{Name: reference, Private: true}, found, platforms)
 }
 
-func (s *Store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *registry.Resolution, platforms []string) (evicted []string, err error) {
+func (s *Store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *registry.Resolution, platforms []string) error {
 	// One time for all objects of an index: readers compare them.
 	ref.Digest, ref.LastConfirmed = found.Digest, s.now()
 	names := map[string]bool{}
@@ -304,26 +304,25 @@ func (s *Store) learn(ctx context.Context, ref v1alpha1.ImageReference, found *r
 		if found.Index {
 			ref.Platforms = covered(found.Manifests, i, platforms)
 		}
-		name, gone, err := s.point(ctx, spec.Digest, spec, ref, func(status *v1alpha1.ImageManifestStatus) {
+		name, err := s.point(ctx, spec.Digest, spec, ref, func(status *v1alpha1.ImageManifestStatus) {
 			message := fmt.Sprintf("%d layers, %d compressed bytes", len(spec.Layers), spec.Size)
 			s.condition(status, v1alpha1.ConditionResolved, v1alpha1.ReasonResolved, message)
 			s.confirm(status, ref.Name)
 		})
-		names[name] = true
-		if evicted = append(evicted, gone...); err != nil {
-			return evicted, err
+		if err != nil {
+			return err
 		}
+		names[name] = true
 	}
 	// Objects of the reference's previous state: other content, or a failure.
 	for _, name := range s.holders(ref.Name) {
 		if !names[name] {
-			gone, err := s.remove(ctx, name, ref.Name)
-			if evicted = append(evicted, gone...); err != nil {
-				return evicted, err
+			if err := s.remove(ctx, name, ref.Name); err != nil {
+				return err
 			}
 		}
 	}
-	return evicted, nil
+	return nil
 }
 
 // covered returns the platforms that the object of one manifest of an index stands
@@ -344,8 +343,12 @@ func covered(manifests []v1alpha1.ImageManifestSpec, i int, platforms []string) 
 }
 
 // Adopt adds a reference by digest to the objects that have its content already. No
-// registry has to be asked.
-func (s *Store) Adopt(ctx context.Context, reference string) (evicted []string, err error) {
+// registry has to be asked. It may have failed before the content was resolved for another
+// reference.
+func (s *Store) Adopt(ctx context.Context, reference string) error {
+	if err := s.RemoveUnresolved(ctx, reference); err != nil {
+		return err
+	}
 	digest := DigestOf(reference)
 	s.mu.Lock()
 	manifests := map[string]v1alpha1.ImageReference{} // by the digest of the manifest
@@ -363,12 +366,11 @@ func (s *Store) Adopt(ctx context.Context, reference string) (evicted []string, 
 	}
 	s.mu.Unlock()
 	for manifest, ref := range manifests {
-		_, gone, err := s.point(ctx, manifest, nil, ref, func(*v1alpha1.ImageManifestStatus) {})
-		if evicted = append(evicted, gone...); err != nil {
-			return evicted, err
+		if _, err := s.point(ctx, manifest, nil, ref, func(*v1alpha1.ImageManifestStatus) {}); err != nil {
+			return err
 		}
 	}
-	return evicted, nil
+	return nil
 }
 
 func latest(a, b *metav1.Time) *metav1.Time {
@@ -380,7 +382,7 @@ func latest(a, b *metav1.Time) *metav1.Time {
 
 // Confirmed notes that a tag still has a digest. Objects with another digest
 // for the tag lose the tag.
-func (s *Store) Confirmed(ctx context.Context, reference, digest string) (evicted []string, err error) {
+func (s *Store) Confirmed(ctx context.Context, reference, digest string) error {
 	now := s.now()
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		at := slices.IndexFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
@@ -407,7 +409,7 @@ func (s *Store) confirm(status *v1alpha1.ImageManifestStatus, reference string) 
 
 // NotConfirmed notes that the registry did not say whether a tag still points
 // to the same digest. What is known stays.
-func (s *Store) NotConfirmed(ctx context.Context, reference string, a Failure) (evicted []string, err error) {
+func (s *Store) NotConfirmed(ctx context.Context, reference string, a Failure) error {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		s.condition(status, v1alpha1.ConditionConfirmed, a.Reason, a.Message)
 		setFailure(status, a)
@@ -415,7 +417,7 @@ func (s *Store) NotConfirmed(ctx context.Context, reference string, a Failure) (
 }
 
 // NotResolved notes why nothing is known about a reference.
-func (s *Store) NotResolved(ctx context.Context, reference string, a Failure) (evicted []string, err error) {
+func (s *Store) NotResolved(ctx context.Context, reference string, a Failure) error {
 	return s.write(ctx, v1alpha1.UnresolvedName(reference), &v1alpha1.ImageManifestSpec{}, func(status *v1alpha1.ImageManifestStatus) {
 		_ = setReference(status, v1alpha1.ImageReference{Name: reference}) // there is one
 		s.condition(status, v1alpha1.ConditionResolved, a.Reason, a.Message)
@@ -429,7 +431,7 @@ func setFailure(status *v1alpha1.ImageManifestStatus, a Failure) {
 }
 
 // NoteUnused notes since when a reference is unused; with the zero time, that it is used.
-func (s *Store) NoteUnused(ctx context.Context, reference string, since time.Time) (evicted []string, err error) {
+func (s *Store) NoteUnused(ctx context.Context, reference string, since time.Time) error {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) {
 		for i := range status.References {
 			ref := &status.References[i]
@@ -503,28 +505,27 @@ func (s *Store) LayersOf(digest string) (layers int) {
 }
 
 // RemoveReference forgets a reference, and objects that no other points to.
-func (s *Store) RemoveReference(ctx context.Context, reference string) (evicted []string, err error) {
+func (s *Store) RemoveReference(ctx context.Context, reference string) error {
 	return s.each(ctx, reference, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
 }
 
 // RemoveUnresolved forgets that a reference was not resolved.
-func (s *Store) RemoveUnresolved(ctx context.Context, reference string) (evicted []string, err error) {
+func (s *Store) RemoveUnresolved(ctx context.Context, reference string) error {
 	return s.remove(ctx, v1alpha1.UnresolvedName(reference), reference)
 }
 
 // each changes all objects that have a reference.
-func (s *Store) each(ctx context.Context, reference string, change func(*v1alpha1.ImageManifestStatus)) (evicted []string, err error) {
+func (s *Store) each(ctx context.Context, reference string, change func(*v1alpha1.ImageManifestStatus)) error {
 	for _, name := range s.holders(reference) {
-		gone, err := s.write(ctx, name, nil, change)
-		if evicted = append(evicted, gone...); err != nil {
-			return evicted, err
+		if err := s.write(ctx, name, nil, change); err != nil {
+			return err
 		}
 	}
-	return evicted, nil
+	return nil
 }
 
 // remove takes a reference from one object.
-func (s *Store) remove(ctx context.Context, name, reference string) (evicted []string, err error) {
+func (s *Store) remove(ctx context.Context, name, reference string) error {
 	return s.write(ctx, name, nil, func(status *v1alpha1.ImageManifestStatus) { dropReference(status, reference) })
 }
 
@@ -532,23 +533,22 @@ func dropReference(status *v1alpha1.ImageManifestStatus, reference string) {
 	status.References = slices.DeleteFunc(status.References, func(r v1alpha1.ImageReference) bool { return r.Name == reference })
 }
 
-// Deleted notes that an object was deleted, and returns the references that
-// were evicted with it. There are none if the store itself deleted it, since it
-// then has no manifest of it.
-func (s *Store) Deleted(name string, uid types.UID) (evicted []string) {
+// Deleted notes that an object was deleted. If the store itself deleted it, it has no manifest of it any more.
+func (s *Store) Deleted(name string, uid types.UID) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.gone != nil {
 		s.gone[uid] = true
 	}
+	var evicted []string
 	switch r := s.byName[name]; {
 	case r == nil:
 	case !r.exists:
 		r.ended = uid
 	case r.uid == uid:
-		return s.dropLocked(r)
+		evicted = s.dropLocked(r)
 	}
-	return nil
+	s.mu.Unlock()
+	s.evicted(evicted)
 }
 
 // dropLocked forgets a manifest and returns its references. Another goroutine may still

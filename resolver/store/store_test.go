@@ -44,7 +44,9 @@ type storeTest struct {
 
 func newStoreTest(t *testing.T) *storeTest {
 	server := storetest.New(t)
-	return &storeTest{Store: New(server, server, server.Clock), Server: server, t: t}
+	s := &storeTest{Server: server, t: t}
+	s.Store = New(server, server, server.Clock, func(references []string) { s.gone = append(s.gone, references...) })
+	return s
 }
 
 func (s *storeTest) must(err error) {
@@ -52,13 +54,6 @@ func (s *storeTest) must(err error) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-}
-
-// wrote records the references that the store evicted during a write.
-func (s *storeTest) wrote(evicted []string, err error) {
-	s.t.Helper()
-	s.gone = append(s.gone, evicted...)
-	s.must(err)
 }
 
 func (s *storeTest) expect(want map[string]string) {
@@ -71,7 +66,7 @@ func (s *storeTest) expect(want map[string]string) {
 		s.t.Errorf("%d in memory, want %d", resolved+unresolved, len(want))
 	}
 	// The next process reads what this one knows.
-	next := New(s, s, s.Clock)
+	next := New(s, s, s.Clock, nil)
 	s.must(next.Load(s.t.Context()))
 	for reference := range s.byReference {
 		a, b := s.Lookup(reference), next.Lookup(reference)
@@ -86,8 +81,8 @@ func TestStoreResolved(t *testing.T) {
 	const one, two = "reg/x:1", "reg/x:2"
 	a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
 
-	s.wrote(s.Resolved(ctx, one, plain(hash("a")), amd64))
-	s.wrote(s.Resolved(ctx, two, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, one, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, two, plain(hash("a")), amd64))
 	s.expect(map[string]string{a: one + " " + two})
 	if s.Writes != 2 {
 		t.Errorf("%d writes for two answers", s.Writes)
@@ -101,9 +96,9 @@ func TestStoreResolved(t *testing.T) {
 
 	// A tag moves, and it is the last reference: nothing points to the old object
 	// any longer.
-	s.wrote(s.Resolved(ctx, two, plain(hash("b")), amd64))
+	s.must(s.Resolved(ctx, two, plain(hash("b")), amd64))
 	s.expect(map[string]string{a: one, b: two})
-	s.wrote(s.Resolved(ctx, one, plain(hash("b")), amd64))
+	s.must(s.Resolved(ctx, one, plain(hash("b")), amd64))
 	s.expect(map[string]string{b: one + " " + two})
 	if s.Lookup("reg/x@"+hash("a")) != nil {
 		t.Error("what was removed is known")
@@ -112,15 +107,15 @@ func TestStoreResolved(t *testing.T) {
 	// Confirmed later: one write for each object.
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	s.Writes = 0
-	s.wrote(s.Confirmed(ctx, one, hash("b")))
+	s.must(s.Confirmed(ctx, one, hash("b")))
 	if got := s.Lookup(one); !got.Confirmed.Equal(s.Clock.Now()) || s.Writes != 1 {
 		t.Errorf("confirmed %v with %d writes", got.Confirmed, s.Writes)
 	}
 	if got := s.Lookup(two); got.Confirmed.Equal(s.Clock.Now()) {
 		t.Error("another tag is confirmed with it")
 	}
-	s.wrote(s.RemoveReference(ctx, one))
-	s.wrote(s.RemoveReference(ctx, two))
+	s.must(s.RemoveReference(ctx, one))
+	s.must(s.RemoveReference(ctx, two))
 	s.expect(map[string]string{})
 }
 
@@ -131,7 +126,7 @@ func TestStoreIndex(t *testing.T) {
 	found := &registry.Resolution{Digest: hash("f"), Index: true, Manifests: []v1alpha1.ImageManifestSpec{
 		manifest(hash("a"), "linux/amd64"), manifest(hash("b"), "linux/arm64"),
 	}}
-	s.wrote(s.Resolved(ctx, tag, found, platforms))
+	s.must(s.Resolved(ctx, tag, found, platforms))
 	a, b := v1alpha1.ManifestName(hash("a")), v1alpha1.ManifestName(hash("b"))
 	s.expect(map[string]string{a: tag, b: tag})
 	for _, reference := range []string{tag, "reg/x@" + hash("f")} {
@@ -144,12 +139,12 @@ func TestStoreIndex(t *testing.T) {
 		t.Errorf("a manifest has no platforms to look through: %+v", got)
 	}
 	// By digest: one more reference, without a request.
-	s.wrote(s.Adopt(ctx, "reg/x@"+hash("f")))
-	s.wrote(s.Adopt(ctx, "reg/x@"+hash("b")))
+	s.must(s.Adopt(ctx, "reg/x@"+hash("f")))
+	s.must(s.Adopt(ctx, "reg/x@"+hash("b")))
 	s.expect(map[string]string{a: tag + " reg/x@" + hash("f"), b: tag + " reg/x@" + hash("b") + " reg/x@" + hash("f")})
 	// The tag moves to another digest. The pinned reference stays, with its
 	// platforms.
-	s.wrote(s.Resolved(ctx, tag, plain(hash("c")), platforms))
+	s.must(s.Resolved(ctx, tag, plain(hash("c")), platforms))
 	if got := s.Lookup("reg/x@" + hash("f")); got == nil || !got.index || !got.Covers(platforms) {
 		t.Errorf("pinned: %+v", got)
 	}
@@ -160,7 +155,7 @@ func TestStoreFailures(t *testing.T) {
 	const tag = "reg/x:1"
 	retry := s.Clock.Now().Add(time.Minute)
 	refused := Failure{Failures: 3, Retry: retry, Reason: v1alpha1.ReasonUnauthorized, Message: "who are you?"}
-	s.wrote(s.NotResolved(ctx, tag, refused))
+	s.must(s.NotResolved(ctx, tag, refused))
 	unresolved := v1alpha1.UnresolvedName(tag)
 	s.expect(map[string]string{unresolved: tag})
 	if got := s.Failure(tag); got.Failures != 3 || !got.Retry.Equal(retry) || got.Reason != v1alpha1.ReasonUnauthorized || got.Message != "who are you?" {
@@ -171,16 +166,16 @@ func TestStoreFailures(t *testing.T) {
 	}
 	// The same failure again causes no write.
 	s.Writes = 0
-	s.wrote(s.NotResolved(ctx, tag, refused))
+	s.must(s.NotResolved(ctx, tag, refused))
 	if s.Writes != 0 {
 		t.Errorf("%d writes of the same", s.Writes)
 	}
-	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	a := v1alpha1.ManifestName(hash("a"))
 	s.expect(map[string]string{a: tag})
 
 	// A later failure removes nothing.
-	s.wrote(s.NotConfirmed(ctx, tag, Failure{Failures: 1, Retry: retry, Reason: v1alpha1.ReasonUnavailable, Message: "down"}))
+	s.must(s.NotConfirmed(ctx, tag, Failure{Failures: 1, Retry: retry, Reason: v1alpha1.ReasonUnavailable, Message: "down"}))
 	s.expect(map[string]string{a: tag})
 	var object v1alpha1.ImageManifest
 	s.must(s.Get(ctx, client.ObjectKey{Name: a}, &object))
@@ -190,7 +185,7 @@ func TestStoreFailures(t *testing.T) {
 	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionResolved) || len(object.Spec.Layers) != 1 {
 		t.Errorf("the content has gone: %+v", object)
 	}
-	s.wrote(s.Confirmed(ctx, tag, hash("a")))
+	s.must(s.Confirmed(ctx, tag, hash("a")))
 	s.must(s.Get(ctx, client.ObjectKey{Name: a}, &object))
 	if !meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionConfirmed) {
 		t.Errorf("not confirmed: %+v", object.Status.Conditions)
@@ -200,22 +195,22 @@ func TestStoreFailures(t *testing.T) {
 func TestStoreDeleted(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
-	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	name := v1alpha1.ManifestName(hash("a"))
 	uid := s.byName[name].uid
-	s.wrote(s.Deleted(name, "of an object before it"), nil)
+	s.Deleted(name, "of an object before it")
 	if s.Lookup(tag) == nil || len(s.gone) != 0 {
 		t.Errorf("evicted %q with an object that went long ago", s.gone)
 	}
 	s.must(s.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
-	s.wrote(s.Deleted(name, uid), nil)
+	s.Deleted(name, uid)
 	if !slices.Equal(s.gone, []string{tag}) {
 		t.Errorf("references %v are to be asked again", s.gone)
 	}
 	if s.Lookup(tag) != nil || len(s.byReference) != 0 {
 		t.Error("still known")
 	}
-	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	s.expect(map[string]string{name: tag})
 
 	// Before the informer reports the deletion: no object without layers is
@@ -223,7 +218,7 @@ func TestStoreDeleted(t *testing.T) {
 	s.gone = nil
 	s.must(s.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
-	s.wrote(s.Confirmed(ctx, tag, hash("a")))
+	s.must(s.Confirmed(ctx, tag, hash("a")))
 	if s.Lookup(tag) != nil || !slices.Contains(s.gone, tag) {
 		t.Errorf("evicted %q", s.gone)
 	}
@@ -239,26 +234,26 @@ func TestStoreDeletedWhileLoaded(t *testing.T) {
 		Status: v1alpha1.ImageManifestStatus{References: []v1alpha1.ImageReference{{Name: tag, Digest: hash("a"), LastConfirmed: s.now()}}},
 	}
 	s.must(s.load(func() ([]*cachedManifest, error) {
-		s.wrote(s.Deleted(object.Name, object.UID), nil)
+		s.Deleted(object.Name, object.UID)
 		return cachedManifestsOf(object), nil
 	}))
 	if s.Lookup(tag) != nil || len(s.gone) != 0 {
 		t.Errorf("known: %+v, evicted %q", s.Lookup(tag), s.gone)
 	}
 	// Later deletions are not collected: nobody would ever look at them.
-	s.wrote(s.Deleted("another", "v"), nil)
+	s.Deleted("another", "v")
 	if len(s.Store.gone) != 0 {
 		t.Errorf("still collected: %v", s.Store.gone)
 	}
 }
 
 // One object of an index is gone, and the other cannot be written: the evicted
-// references are returned with the error.
+// references are asked for again.
 func TestStoreLosesAndFails(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag, other = "reg/x:1", "reg/y:1"
-	s.wrote(s.Resolved(ctx, other, plain(hash("a")), amd64))
-	s.wrote(s.Resolved(ctx, tag, twoPlatforms(), both)) // of amd64 it is the same object
+	s.must(s.Resolved(ctx, other, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, tag, twoPlatforms(), both)) // of amd64 it is the same object
 	gone := s.holders(tag)[0]
 	s.must(s.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: gone}}))
 	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
@@ -270,9 +265,9 @@ func TestStoreLosesAndFails(t *testing.T) {
 		},
 	})
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
-	evicted, err := s.Confirmed(ctx, tag, hash("f"))
-	if err == nil || !slices.Contains(evicted, tag) || !slices.Contains(evicted, other) {
-		t.Errorf("evicted %q, error %v", evicted, err)
+	err := s.Confirmed(ctx, tag, hash("f"))
+	if err == nil || !slices.Contains(s.gone, tag) || !slices.Contains(s.gone, other) {
+		t.Errorf("evicted %q, error %v", s.gone, err)
 	}
 }
 
@@ -280,18 +275,18 @@ func TestStoreWriteFails(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const tag = "reg/x:1"
 	s.Fails = errors.New("no API server")
-	if _, err := s.Resolved(ctx, tag, plain(hash("a")), amd64); !errors.Is(err, s.Fails) {
+	if err := s.Resolved(ctx, tag, plain(hash("a")), amd64); !errors.Is(err, s.Fails) {
 		t.Errorf("error %v", err)
 	}
 	if s.Lookup(tag) != nil || len(s.byName) != 0 {
 		t.Error("known, although nothing was written")
 	}
 	s.Fails = nil
-	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	before := *s.Lookup(tag)
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
 	s.Fails = errors.New("no API server")
-	if _, err := s.Confirmed(ctx, tag, hash("a")); !errors.Is(err, s.Fails) {
+	if err := s.Confirmed(ctx, tag, hash("a")); !errors.Is(err, s.Fails) {
 		t.Errorf("error %v", err)
 	}
 	if got := s.Lookup(tag); !got.Confirmed.Equal(before.Confirmed) {
@@ -314,7 +309,7 @@ func TestStoreAlreadyExists(t *testing.T) {
 			return errors.Join(err, c.Patch(ctx, o, patch, opts...))
 		},
 	})
-	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	s.expect(map[string]string{name: tag})
 	if want := `"uid":"theirs"`; !strings.Contains(patched, want) {
 		t.Errorf("the patch is %s, want %s in it: another object may have come meanwhile", patched, want)
@@ -326,7 +321,7 @@ func TestStoreManyReferences(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	const references = 500
 	for i := range references {
-		s.wrote(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+		s.must(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
 	}
 	var list v1alpha1.ImageManifestList
 	s.must(s.List(ctx, &list))
@@ -346,21 +341,21 @@ func TestStoreManyReferences(t *testing.T) {
 		t.Errorf("%d references in objects, want %d", len(found), references)
 	}
 	// Others fill the places that become free, and each change is one write.
-	s.wrote(s.RemoveReference(ctx, "reg/x:3"))
-	s.wrote(s.Adopt(ctx, "reg/other@"+hash("a")))
+	s.must(s.RemoveReference(ctx, "reg/x:3"))
+	s.must(s.Adopt(ctx, "reg/other@"+hash("a")))
 	s.must(s.List(ctx, &list))
 	if s.Lookup("reg/other:1") != nil || !slices.Contains(s.holders("reg/other@"+hash("a")), v1alpha1.ManifestName(hash("a"))) {
 		t.Errorf("held by %q", s.holders("reg/other@"+hash("a")))
 	}
 	s.Writes = 0
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
-	s.wrote(s.Confirmed(ctx, "reg/x:499", hash("a")))
+	s.must(s.Confirmed(ctx, "reg/x:499", hash("a")))
 	if s.Writes != 1 {
 		t.Errorf("%d writes to confirm one tag", s.Writes)
 	}
 	// A page is made from the layers of the others, which memory does not have.
 	for i := range references {
-		s.wrote(s.Adopt(ctx, fmt.Sprintf("reg%d/x@%s", i, hash("a"))))
+		s.must(s.Adopt(ctx, fmt.Sprintf("reg%d/x@%s", i, hash("a"))))
 	}
 	s.must(s.List(ctx, &list))
 	for _, object := range list.Items {
@@ -373,13 +368,13 @@ func TestStoreManyReferences(t *testing.T) {
 // What a tag was before is removed, or the caller knows that it has to be tried again.
 func TestStoreOldContentStays(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
-	s.wrote(s.Resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
 	s.FailsDelete = errors.New("no API server")
-	if _, err := s.Resolved(ctx, "reg/x:1", plain(hash("b")), amd64); !errors.Is(err, s.FailsDelete) {
+	if err := s.Resolved(ctx, "reg/x:1", plain(hash("b")), amd64); !errors.Is(err, s.FailsDelete) {
 		t.Errorf("error %v: the old object is there", err)
 	}
 	s.FailsDelete = nil
-	s.wrote(s.Resolved(ctx, "reg/x:1", plain(hash("b")), amd64))
+	s.must(s.Resolved(ctx, "reg/x:1", plain(hash("b")), amd64))
 	s.expect(map[string]string{v1alpha1.ManifestName(hash("b")): "reg/x:1"})
 }
 
@@ -387,7 +382,7 @@ func TestStoreOldContentStays(t *testing.T) {
 func TestStoreLayersOfPages(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	for i := range 2*v1alpha1.MaxReferences + 1 {
-		s.wrote(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+		s.must(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
 	}
 	if n := s.LayersOf(hash("a")); n != 1 {
 		t.Errorf("%d layers, want 1", n)
@@ -399,15 +394,15 @@ func TestStoreLayersOfPages(t *testing.T) {
 func TestStoreFirstPageIsGone(t *testing.T) {
 	s, ctx := newStoreTest(t), t.Context()
 	for i := range v1alpha1.MaxReferences + 1 {
-		s.wrote(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
+		s.must(s.Resolved(ctx, fmt.Sprintf("reg/x:%d", i), plain(hash("a")), amd64))
 	}
 	for i := range v1alpha1.MaxReferences {
-		s.wrote(s.RemoveReference(ctx, fmt.Sprintf("reg/x:%d", i)))
+		s.must(s.RemoveReference(ctx, fmt.Sprintf("reg/x:%d", i)))
 	}
 	first, second := v1alpha1.PageName(hash("a"), 0), v1alpha1.PageName(hash("a"), 1)
 	s.expect(map[string]string{second: "reg/x:64"})
 	pinned := "reg/x@" + hash("a")
-	s.wrote(s.Adopt(ctx, pinned))
+	s.must(s.Adopt(ctx, pinned))
 	s.expect(map[string]string{first: pinned, second: "reg/x:64"})
 	var object v1alpha1.ImageManifest
 	s.must(s.Get(ctx, client.ObjectKey{Name: first}, &object))
@@ -466,7 +461,7 @@ func TestStoreRepairs(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			s, ctx := newStoreTest(t), t.Context()
-			s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+			s.must(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 			var object v1alpha1.ImageManifest
 			s.must(s.Get(ctx, client.ObjectKey{Name: name}, &object))
 			if s.Drifted(name, object.ResourceVersion) {
@@ -478,18 +473,18 @@ func TestStoreRepairs(t *testing.T) {
 			if !s.Drifted(name, changed.ResourceVersion) && what != "replaced" {
 				t.Fatal("not noticed")
 			}
-			repaired, evicted, err := s.Repair(ctx, name, "of the event")
+			repaired, err := s.Repair(ctx, name, "of the event")
 			s.must(err)
-			if !repaired || !slices.Equal(evicted, c.evicted) {
-				t.Errorf("repaired %t, evicted %q, want %q", repaired, evicted, c.evicted)
+			if !repaired || !slices.Equal(s.gone, c.evicted) {
+				t.Errorf("repaired %t, evicted %q, want %q", repaired, s.gone, c.evicted)
 			}
-			if evicted != nil {
+			if s.gone != nil {
 				s.expect(map[string]string{})
 				return
 			}
 			s.expect(map[string]string{name: tag})
 			s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
-			s.wrote(s.Confirmed(ctx, tag, hash("a")))
+			s.must(s.Confirmed(ctx, tag, hash("a")))
 			s.expect(map[string]string{name: tag})
 		})
 	}
@@ -499,8 +494,8 @@ func TestStoreRepairs(t *testing.T) {
 	if !s.Drifted(name, "1") {
 		t.Error("not noticed")
 	}
-	if repaired, evicted, err := s.Repair(t.Context(), name, "1"); !repaired || evicted != nil || err != nil {
-		t.Errorf("repaired %t, evicted %q, error %v", repaired, evicted, err)
+	if repaired, err := s.Repair(t.Context(), name, "1"); !repaired || s.gone != nil || err != nil {
+		t.Errorf("repaired %t, evicted %q, error %v", repaired, s.gone, err)
 	}
 	s.expect(map[string]string{})
 }
@@ -511,22 +506,22 @@ func TestStoreConflicts(t *testing.T) {
 	const tag = "reg/x:1"
 	s, ctx := newStoreTest(t), t.Context()
 	name := v1alpha1.ManifestName(hash("a"))
-	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	var object v1alpha1.ImageManifest
 	s.must(s.Get(ctx, client.ObjectKey{Name: name}, &object))
 	object.Status.References = append(object.Status.References, v1alpha1.ImageReference{Name: "forged/x:1", Digest: hash("a")})
 	s.must(s.Update(ctx, &object))
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
-	s.wrote(s.Confirmed(ctx, tag, hash("a")))
+	s.must(s.Confirmed(ctx, tag, hash("a")))
 	s.expect(map[string]string{name: tag})
 
 	s.must(s.Get(ctx, client.ObjectKey{Name: name}, &object))
 	object.Labels = map[string]string{"new": "version"}
 	s.must(s.Update(ctx, &object))
-	s.wrote(s.RemoveReference(ctx, tag))
+	s.must(s.RemoveReference(ctx, tag))
 	s.expect(map[string]string{})
 
-	s.wrote(s.Resolved(ctx, tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, tag, plain(hash("a")), amd64))
 	s.byName[name].uid = "old" // the fake client gives none
 	s.must(s.Delete(ctx, &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	another := &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "another"}, Spec: manifest(hash("a"), "")}
@@ -534,8 +529,8 @@ func TestStoreConflicts(t *testing.T) {
 	another.Labels = map[string]string{"not": "the store's version"}
 	s.must(s.Update(ctx, another))
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
-	if evicted, err := s.Confirmed(ctx, tag, hash("a")); err != nil || !slices.Contains(evicted, tag) || s.Lookup(tag) != nil {
-		t.Errorf("evicted %q, error %v: the object has gone", evicted, err)
+	if err := s.Confirmed(ctx, tag, hash("a")); err != nil || !slices.Contains(s.gone, tag) || s.Lookup(tag) != nil {
+		t.Errorf("evicted %q, error %v: the object has gone", s.gone, err)
 	}
 	if got := s.Objects(); len(got) != 1 || got[name] != "" {
 		t.Errorf("the other object is written: %v", got)
@@ -549,7 +544,7 @@ func TestStoreGivesUp(t *testing.T) {
 	tries := 0
 	conflict := apierrors.NewConflict(v1alpha1.ImageManifestsResource.GroupResource(), "m", errors.New("changed"))
 	exists := apierrors.NewAlreadyExists(v1alpha1.ImageManifestsResource.GroupResource(), "m")
-	s.wrote(s.Resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
+	s.must(s.Resolved(ctx, "reg/x:1", plain(hash("a")), amd64))
 	s.WithWatch = interceptor.NewClient(s.WithWatch, interceptor.Funcs{
 		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 			tries++
@@ -562,11 +557,11 @@ func TestStoreGivesUp(t *testing.T) {
 		},
 	})
 	s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
-	if _, err := s.Confirmed(ctx, "reg/x:1", hash("a")); !apierrors.IsConflict(err) || tries != 5 {
+	if err := s.Confirmed(ctx, "reg/x:1", hash("a")); !apierrors.IsConflict(err) || tries != 5 {
 		t.Errorf("changed again and again: error %v after %d times", err, tries)
 	}
 	tries = 0
-	if _, err := s.Resolved(ctx, "reg/x:2", plain(hash("b")), amd64); err == nil || !strings.Contains(err.Error(), "again and again") || tries != 5 {
+	if err := s.Resolved(ctx, "reg/x:2", plain(hash("b")), amd64); err == nil || !strings.Contains(err.Error(), "again and again") || tries != 5 {
 		t.Errorf("made again and again: error %v after %d times", err, tries)
 	}
 	if s.Lookup("reg/x:2") != nil {
@@ -586,7 +581,7 @@ func TestStoreConfirmsAnIndexAtOnce(t *testing.T) {
 			return c.Create(ctx, o, opts...)
 		},
 	})
-	s.wrote(s.Resolved(ctx, "reg/x:1", twoPlatforms(), both))
+	s.must(s.Resolved(ctx, "reg/x:1", twoPlatforms(), both))
 	var list v1alpha1.ImageManifestList
 	s.must(s.List(ctx, &list))
 	if a, b := list.Items[0].Status.References[0], list.Items[1].Status.References[0]; ticks != 2 || !a.LastConfirmed.Equal(b.LastConfirmed) {
@@ -598,7 +593,7 @@ func TestStoreConfirmsAnIndexAtOnce(t *testing.T) {
 // meanwhile is looked at again first.
 func TestDeleteIsOfOneState(t *testing.T) {
 	s := newStoreTest(t)
-	s.wrote(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 	object := &v1alpha1.ImageManifest{}
 	s.must(s.Get(t.Context(), client.ObjectKey{Name: v1alpha1.ManifestName(hash("a"))}, object))
 	var asked []client.DeleteOption
@@ -621,21 +616,21 @@ func TestStoreAdopted(t *testing.T) {
 	amd, all := twoPlatforms(), twoPlatforms()
 	amd.Manifests = amd.Manifests[:1]
 	for i, step := range []struct {
-		do   func() ([]string, error)
+		do   func() error
 		want bool
 	}{
-		{func() ([]string, error) { return nil, nil }, false},
-		{func() ([]string, error) { return s.Resolved(t.Context(), "reg/x:1", amd, amd64) }, false},
-		{func() ([]string, error) { return s.Adopt(t.Context(), digest) }, true},
-		{func() ([]string, error) { return s.Resolved(t.Context(), "reg/x:1", all, both) }, false}, // not for arm64
-		{func() ([]string, error) { return s.Adopt(t.Context(), digest) }, true},
-		{func() ([]string, error) {
+		{func() error { return nil }, false},
+		{func() error { return s.Resolved(t.Context(), "reg/x:1", amd, amd64) }, false},
+		{func() error { return s.Adopt(t.Context(), digest) }, true},
+		{func() error { return s.Resolved(t.Context(), "reg/x:1", all, both) }, false}, // not for arm64
+		{func() error { return s.Adopt(t.Context(), digest) }, true},
+		{func() error {
 			return s.NotResolved(t.Context(), digest, Failure{Reason: v1alpha1.ReasonNotFound})
 		}, false},
-		{func() ([]string, error) { return s.RemoveUnresolved(t.Context(), digest) }, true},
-		{func() ([]string, error) { return s.RemoveReference(t.Context(), "reg/x:1") }, true},
+		{func() error { return s.RemoveUnresolved(t.Context(), digest) }, true},
+		{func() error { return s.RemoveReference(t.Context(), "reg/x:1") }, true},
 	} {
-		if s.wrote(step.do()); s.Adopted(digest) != step.want {
+		if s.must(step.do()); s.Adopted(digest) != step.want {
 			t.Errorf("step %d: adopted: %t", i, !step.want)
 		}
 	}
@@ -646,8 +641,8 @@ func TestStoreAdopted(t *testing.T) {
 func TestStoreRetriesAfterRestart(t *testing.T) {
 	for reason, atOnce := range map[string]bool{v1alpha1.ReasonUnauthorized: true, v1alpha1.ReasonDenied: true, v1alpha1.ReasonNotFound: false, v1alpha1.ReasonUnavailable: false} {
 		s := newStoreTest(t)
-		s.wrote(s.NotResolved(t.Context(), "reg/x:1", Failure{Failures: 3, Reason: reason, Message: "no", Retry: s.Clock.Now().Add(time.Hour)}))
-		next := New(s, s, s.Clock)
+		s.must(s.NotResolved(t.Context(), "reg/x:1", Failure{Failures: 3, Reason: reason, Message: "no", Retry: s.Clock.Now().Add(time.Hour)}))
+		next := New(s, s, s.Clock, nil)
 		s.must(next.Load(t.Context()))
 		if got := next.Failure("reg/x:1"); got.Reason != reason || got.Failures != 3 || got.Retry.IsZero() != atOnce {
 			t.Errorf("%s: %+v", reason, got)
@@ -659,13 +654,13 @@ func TestStoreRetriesAfterRestart(t *testing.T) {
 func TestStoreFailuresOfKnown(t *testing.T) {
 	const tag = "reg/x:1"
 	s := newStoreTest(t)
-	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 	failed := Failure{Failures: 3, Reason: v1alpha1.ReasonUnavailable, Message: "down", Retry: s.Clock.Now().Add(time.Hour)}
-	s.wrote(s.NotConfirmed(t.Context(), tag, failed))
+	s.must(s.NotConfirmed(t.Context(), tag, failed))
 	if got := s.Failure(tag); got.Failures != 3 || got.Reason != failed.Reason || !got.Retry.Equal(failed.Retry) {
 		t.Errorf("%+v, want %+v", got, failed)
 	}
-	s.wrote(s.Confirmed(t.Context(), tag, hash("a")))
+	s.must(s.Confirmed(t.Context(), tag, hash("a")))
 	status := &s.byName[v1alpha1.ManifestName(hash("a"))].status
 	if s.Failure(tag) != (Failure{}) || status.Failures != 0 || status.RetryTime != nil {
 		t.Errorf("the registry answered: %+v", status)
@@ -677,17 +672,17 @@ func TestStoreFailuresOfKnown(t *testing.T) {
 func TestStoreAdopts(t *testing.T) {
 	for _, test := range []struct{ first, second bool }{{false, false}, {true, false}, {false, true}} {
 		s := newStoreTest(t)
-		write := func(private bool) func(context.Context, string, *registry.Resolution, []string) ([]string, error) {
+		write := func(private bool) func(context.Context, string, *registry.Resolution, []string) error {
 			if private {
 				return s.ResolvedPrivately
 			}
 			return s.Resolved
 		}
-		s.wrote(write(test.first)(t.Context(), "reg/x:1", plain(hash("a")), amd64))
+		s.must(write(test.first)(t.Context(), "reg/x:1", plain(hash("a")), amd64))
 		s.Clock.SetTime(s.Clock.Now().Add(time.Hour))
-		s.wrote(write(test.second)(t.Context(), "reg/x:2", plain(hash("a")), amd64))
+		s.must(write(test.second)(t.Context(), "reg/x:2", plain(hash("a")), amd64))
 		pinned := "reg/x@" + hash("a")
-		s.wrote(s.Adopt(t.Context(), pinned))
+		s.must(s.Adopt(t.Context(), pinned))
 		found := s.byName[v1alpha1.ManifestName(hash("a"))]
 		at := slices.IndexFunc(found.status.References, func(r v1alpha1.ImageReference) bool { return r.Name == pinned })
 		if at < 0 {
@@ -717,10 +712,10 @@ func TestLatest(t *testing.T) {
 func TestStoreUnusedName(t *testing.T) {
 	s := newStoreTest(t)
 	for _, tag := range []string{"reg/x:1", "reg/x:2", "reg/x:3"} {
-		s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+		s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 	}
 	since := s.Clock.Now().Add(-time.Hour)
-	s.wrote(s.NoteUnused(t.Context(), "reg/x:2", since))
+	s.must(s.NoteUnused(t.Context(), "reg/x:2", since))
 	for _, h := range s.All() {
 		if want := h.Reference == "reg/x:2"; h.Unused.Equal(since) != want || h.Unused.IsZero() == want {
 			t.Errorf("%s: unused since %v", h.Reference, h.Unused)
@@ -771,14 +766,13 @@ func waitForWriter(t *testing.T) {
 func TestDeletedWhileAWriteWaits(t *testing.T) {
 	const tag = "reg/x:1"
 	s := newStoreTest(t)
-	s.wrote(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
+	s.must(s.Resolved(t.Context(), tag, plain(hash("a")), amd64))
 	name := v1alpha1.ManifestName(hash("a"))
 	record := s.byName[name]
 	record.writing.Lock() // somebody writes it
 	ended := make(chan error, 1)
 	go func() {
-		_, err := s.Resolved(t.Context(), tag, plain(hash("a")), amd64)
-		ended <- err
+		ended <- s.Resolved(t.Context(), tag, plain(hash("a")), amd64)
 	}()
 	waitForWriter(t)
 	s.must(s.Delete(t.Context(), &v1alpha1.ImageManifest{ObjectMeta: metav1.ObjectMeta{Name: name}}))
@@ -798,9 +792,9 @@ func TestDeletedWhileAWriteWaits(t *testing.T) {
 func TestConfirmedOfDigest(t *testing.T) {
 	pinned := "reg/x@" + hash("f")
 	s := newStoreTest(t)
-	s.wrote(s.Resolved(t.Context(), pinned, &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
-	s.wrote(s.NotConfirmed(t.Context(), pinned, Failure{Reason: v1alpha1.ReasonUnavailable, Message: "down"}))
-	s.wrote(s.Resolved(t.Context(), pinned, twoPlatforms(), both))
+	s.must(s.Resolved(t.Context(), pinned, &registry.Resolution{Digest: hash("f"), Index: true, Manifests: twoPlatforms().Manifests[:1]}, amd64))
+	s.must(s.NotConfirmed(t.Context(), pinned, Failure{Reason: v1alpha1.ReasonUnavailable, Message: "down"}))
+	s.must(s.Resolved(t.Context(), pinned, twoPlatforms(), both))
 	for _, r := range s.byName {
 		if c := meta.FindStatusCondition(r.status.Conditions, v1alpha1.ConditionConfirmed); c != nil && c.Status == metav1.ConditionFalse {
 			t.Errorf("%s says for ever: Confirmed=False %s: %s", r.name, c.Reason, c.Message)
@@ -812,7 +806,7 @@ func TestConfirmedOfDigest(t *testing.T) {
 func TestConfirmed(t *testing.T) {
 	for reference, want := range map[string]bool{"reg/x:1": true, "reg/x@" + hash("a"): false} {
 		s := newStoreTest(t)
-		s.wrote(s.Resolved(t.Context(), reference, plain(hash("a")), amd64))
+		s.must(s.Resolved(t.Context(), reference, plain(hash("a")), amd64))
 		if len(s.byName) != 1 {
 			t.Fatalf("%d records of %s", len(s.byName), reference)
 		}
@@ -841,8 +835,8 @@ func TestCovered(t *testing.T) {
 func TestLimited(t *testing.T) {
 	s := newStoreTest(t)
 	until := s.Clock.Now().Add(time.Hour).Truncate(time.Second)
-	s.wrote(s.NotResolved(t.Context(), "limited/x:1", Failure{Failures: 1, Reason: v1alpha1.ReasonRateLimited, Message: "429", Retry: until}))
-	s.wrote(s.NotResolved(t.Context(), "gone/x:1", Failure{Failures: 1, Reason: v1alpha1.ReasonNotFound, Message: "404", Retry: until}))
+	s.must(s.NotResolved(t.Context(), "limited/x:1", Failure{Failures: 1, Reason: v1alpha1.ReasonRateLimited, Message: "429", Retry: until}))
+	s.must(s.NotResolved(t.Context(), "gone/x:1", Failure{Failures: 1, Reason: v1alpha1.ReasonNotFound, Message: "404", Retry: until}))
 	for range 2 { // nothing stays locked
 		if got := s.Limited(); len(got) != 1 || !got["limited"].Equal(until) {
 			t.Errorf("%v, want limited until %s", got, until)

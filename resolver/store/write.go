@@ -20,23 +20,23 @@ import (
 // point makes a reference point to a manifest, in the object that has it already or in
 // the first that has room. spec may be nil if the manifest has an object. It returns the
 // name of the object.
-func (s *Store) point(ctx context.Context, digest string, spec *v1alpha1.ImageManifestSpec, ref v1alpha1.ImageReference, change func(*v1alpha1.ImageManifestStatus)) (name string, evicted []string, err error) {
+func (s *Store) point(ctx context.Context, digest string, spec *v1alpha1.ImageManifestSpec, ref v1alpha1.ImageReference, change func(*v1alpha1.ImageManifestStatus)) (name string, err error) {
 	for {
 		var exists bool
 		name, exists = s.page(digest, ref.Name)
 		if spec == nil && !exists {
 			if spec, err = s.specOf(ctx, digest); err != nil || spec == nil {
-				return name, evicted, err
+				return name, err
 			}
 		}
 		full := false
-		gone, err := s.write(ctx, name, spec, func(status *v1alpha1.ImageManifestStatus) {
+		err = s.write(ctx, name, spec, func(status *v1alpha1.ImageManifestStatus) {
 			if full = !setReference(status, ref); !full {
 				change(status)
 			}
 		})
-		if evicted = append(evicted, gone...); err != nil || !full {
-			return name, evicted, err
+		if err != nil || !full {
+			return name, err
 		}
 	}
 }
@@ -105,7 +105,9 @@ func (s *Store) acquire(name string) *cachedManifest {
 // the object. An object that does not exist is created only if a spec is given. An object
 // without references is deleted. If it turns out that somebody else deleted the object,
 // its references are evicted.
-func (s *Store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (evicted []string, err error) {
+func (s *Store) write(ctx context.Context, name string, spec *v1alpha1.ImageManifestSpec, change func(*v1alpha1.ImageManifestStatus)) (err error) {
+	var evicted []string
+	defer func() { s.evicted(evicted) }() // without a lock
 	r := s.acquire(name)
 	defer r.writing.Unlock()
 
@@ -151,7 +153,7 @@ func (s *Store) write(ctx context.Context, name string, spec *v1alpha1.ImageMani
 		r.uid, r.version, r.status = object.UID, object.ResourceVersion, *status
 		s.indexLocked(r)
 	}
-	return evicted, err
+	return err
 }
 
 // create creates an object. One of that name that somebody else made is taken over if it
@@ -286,7 +288,9 @@ func (s *Store) Drifted(name, version string) bool {
 
 // Repair puts an object back that somebody else has changed, and deletes one that somebody
 // else has made: only the resolver writes them. It reports whether it had to.
-func (s *Store) Repair(ctx context.Context, name, version string) (repaired bool, evicted []string, err error) {
+func (s *Store) Repair(ctx context.Context, name, version string) (repaired bool, err error) {
+	var evicted []string
+	defer func() { s.evicted(evicted) }() // without a lock
 	r := s.acquire(name)
 	defer r.writing.Unlock()
 	s.mu.Lock()
@@ -294,7 +298,7 @@ func (s *Store) Repair(ctx context.Context, name, version string) (repaired bool
 	status := r.status.DeepCopy()
 	s.mu.Unlock()
 	if exists && known == version {
-		return false, nil, nil // it was a write of the store
+		return false, nil // it was a write of the store
 	}
 	object := &v1alpha1.ImageManifest{}
 	err = s.live.Get(ctx, client.ObjectKey{Name: name}, object)
@@ -311,11 +315,11 @@ func (s *Store) Repair(ctx context.Context, name, version string) (repaired bool
 	switch {
 	case s.byName[name] != r:
 	case !exists || apierrors.IsNotFound(err):
-		return repaired, s.dropLocked(r), client.IgnoreNotFound(err)
+		evicted, err = s.dropLocked(r), client.IgnoreNotFound(err)
 	case err == nil:
 		r.version = object.ResourceVersion
 	}
-	return repaired, nil, err
+	return repaired, err
 }
 
 // setReference adds or replaces a reference, and reports whether there was room for it.

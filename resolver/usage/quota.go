@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 )
 
 // Limits bound how many references have objects. One with more layers than
@@ -37,12 +36,11 @@ const (
 	maxUnused, maxUnusedEach         = 5000, 500
 )
 
-// What is retained at most besides the images in use (--max-images).
+// What is retained at most besides the images in use (--max-images): references that were never
+// resolved, and resolved ones that nothing uses any longer.
 var (
-	// MaxUnresolved are references that were never resolved.
 	MaxUnresolved = Limits{All: maxUnresolved, Each: maxUnresolvedEach}
-	// MaxUnused are resolved ones that nothing uses any longer.
-	MaxUnused = Limits{All: maxUnused, Each: maxUnusedEach}
+	MaxUnused     = Limits{All: maxUnused, Each: maxUnusedEach}
 )
 
 // headroom is the part of a limit that is freed when it is reached, so that not every new
@@ -52,18 +50,6 @@ const headroom = 8
 // remains is how much of a limit stays when it was reached.
 func remains(limit int) int { return limit - limit/headroom - 1 }
 
-// Quota counts the references that have objects, for each namespace. A namespace at its
-// limit loses its own oldest, whatever others do; if all together are at theirs, the
-// namespace with the most loses.
-type Quota struct {
-	images Limits
-
-	mu                   sync.Mutex
-	resolved, unresolved counts
-	// What was admitted since begin.
-	newResolved, newUnresolved counts
-}
-
 // counts is a count of references: in all, and by namespace. Those of which no namespace is
 // known count for a namespace without a name.
 type counts struct {
@@ -71,168 +57,126 @@ type counts struct {
 	each map[string]int
 }
 
-// NewQuota returns a Quota for images whose content is known.
-func NewQuota(images Limits) *Quota {
-	return &Quota{images: images, resolved: newCounts(), unresolved: newCounts(), newResolved: newCounts(), newUnresolved: newCounts()}
-}
-
 func newCounts() counts { return counts{each: map[string]int{}} }
 
-// HasRoom reports whether any new reference whose content is known has room.
-func (c *Quota) HasRoom(namespaces []string) bool { return c.hasRoomWithin(namespaces, c.images) }
-
-// HasSpare reports whether there is room for another reference and nothing has to go for it
-// later: a namespace that reaches its limit loses more than one.
-func (c *Quota) HasSpare(namespaces []string) bool {
-	return c.hasRoomWithin(namespaces, Limits{All: remains(c.images.All), Each: remains(c.images.Each)})
-}
-
-func (c *Quota) hasRoomWithin(namespaces []string, limit Limits) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.resolved.room(namespaces, limit, 1)
-	return ok
-}
-
-// Admit counts a new reference whose content is known, if there is room for it. If several
-// namespaces use it, it counts for the one with the fewest.
-func (c *Quota) Admit(namespaces []string, units int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return admit(namespaces, c.images, units, &c.resolved, &c.newResolved)
-}
-
-// AdmitUnresolved is Admit for a reference that was not resolved.
-func (c *Quota) AdmitUnresolved(namespaces []string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return admit(namespaces, MaxUnresolved, 1, &c.unresolved, &c.newUnresolved)
-}
-
-// Begin begins to count the references anew: those whose content is known, those that were
-// never resolved, and those that nothing uses.
-func (c *Quota) Begin() (resolved, unresolved, unused *TenantUsage) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.newResolved, c.newUnresolved = newCounts(), newCounts()
-	return newTenantUsage(c.images), newTenantUsage(MaxUnresolved), newTenantUsage(MaxUnused)
-}
-
-// Set replaces the counts by those since Begin, and what was admitted meanwhile.
-func (c *Quota) Set(resolved, unresolved *TenantUsage) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	resolved.addAll(c.newResolved)
-	unresolved.addAll(c.newUnresolved)
-	c.resolved, c.unresolved = resolved.counts, unresolved.counts
-}
-
-// admit counts a reference in all, and in those that came lately, if all has room.
-func admit(namespaces []string, limit Limits, units int, all, lately *counts) bool {
-	namespace, ok := all.room(namespaces, limit, units)
-	if ok {
-		all.add(namespace, units)
-		lately.add(namespace, units)
-	}
-	return ok
-}
-
-// room returns the namespace for which a reference counts, and whether there is room.
-func (t *counts) room(namespaces []string, limit Limits, units int) (namespace string, ok bool) {
-	namespace = t.fewest(namespaces)
-	return namespace, t.all+units <= limit.All && t.each[namespace]+units <= limit.of(namespace)
-}
-
-func (t *counts) add(namespace string, units int) {
-	t.all += units
-	t.each[namespace] += units
-}
-
-func (t *counts) addAll(other counts) {
-	for namespace, n := range other.each {
-		t.add(namespace, n)
-	}
+func (c *counts) add(namespace string, units int) {
+	c.all += units
+	c.each[namespace] += units
 }
 
 // fewest returns the namespace with the fewest references; none if there are no namespaces.
-func (t *counts) fewest(namespaces []string) string {
+func (c *counts) fewest(namespaces []string) string {
 	if len(namespaces) == 0 {
 		return ""
 	}
-	return slices.MinFunc(namespaces, func(a, b string) int { return cmp.Compare(t.each[a], t.each[b]) })
+	return slices.MinFunc(namespaces, func(a, b string) int { return cmp.Compare(c.each[a], c.each[b]) })
 }
 
-// counted is a reference that counts for a namespace.
-type counted struct {
-	reference, namespace string
-	units                int
-	inUse                bool
-	since                time.Time
-}
-
-// TenantUsage has references of one sort, with whom they count for.
-type TenantUsage struct {
+// Quota bounds references of one sort that have objects. One that several namespaces use counts for
+// the one with the fewest. A namespace at its limit loses its own oldest, whatever others do; if all
+// together are at theirs, the namespaces with the most lose.
+type Quota struct {
 	limit Limits
+
+	mu sync.Mutex
 	counts
-	list []counted
+	admitted counts // since Begin
 }
 
-func newTenantUsage(limit Limits) *TenantUsage {
-	return &TenantUsage{limit: limit, counts: newCounts()}
+// NewQuota returns a Quota of no references.
+func NewQuota(limit Limits) *Quota {
+	return &Quota{limit: limit, counts: newCounts(), admitted: newCounts()}
 }
 
-// Count counts a reference that takes so many units.
-func (t *TenantUsage) Count(reference string, units int, of Tenant) {
-	namespace := t.fewest(of.Namespaces)
-	t.add(namespace, units)
-	t.list = append(t.list, counted{reference, namespace, units, of.InUse, of.Since})
-}
-
-// Excess returns the references to remove, and no longer counts them: of a namespace at its
-// limit its oldest, those that are unused first.
-func (t *TenantUsage) Excess() (references []string) {
-	retained := t.retained()
-	if maps.Equal(retained, t.each) {
-		return nil
+// HasRoom reports whether there is room for another reference; with spare, whether also nothing has to
+// go for it later: a namespace that reaches its limit loses more than one.
+func (q *Quota) HasRoom(namespaces []string, spare bool) bool {
+	limit := q.limit
+	if spare {
+		limit = Limits{All: remains(limit.All), Each: remains(limit.Each)}
 	}
-	slices.SortFunc(t.list, func(a, b counted) int {
-		if a.inUse != b.inUse {
-			if b.inUse {
-				return -1
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.fits(q.fewest(namespaces), 1, limit)
+}
+
+// Admit counts a new reference, if there is room for it, and reports whether there is.
+func (q *Quota) Admit(namespaces []string, units int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	namespace := q.fewest(namespaces)
+	ok := q.fits(namespace, units, q.limit)
+	if ok {
+		q.add(namespace, units)
+		q.admitted.add(namespace, units)
+	}
+	return ok
+}
+
+func (c *counts) fits(namespace string, units int, limit Limits) bool {
+	return c.all+units <= limit.All && c.each[namespace]+units <= limit.of(namespace)
+}
+
+// Begin is called before the references are read that Recount gets.
+func (q *Quota) Begin() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.admitted = newCounts()
+}
+
+// Held is a reference that has objects.
+type Held struct {
+	Reference string
+	Units     int
+	Tenant
+	namespace string // it counts for
+}
+
+// Recount has those of the references that are held removed that are too many, of each namespace the oldest,
+// those that are unused first. It counts the others, and what was admitted since Begin.
+func (q *Quota) Recount(held []Held, remove func(reference string)) {
+	left := newCounts()
+	for i := range held {
+		held[i].namespace = left.fewest(held[i].Namespaces)
+		left.add(held[i].namespace, held[i].Units)
+	}
+	if keep := q.limit.keep(left.each); !maps.Equal(keep, left.each) {
+		slices.SortFunc(held, func(a, b Held) int { return a.Since.Compare(b.Since) })
+		for _, inUse := range []bool{false, true} {
+			for _, h := range held {
+				if h.InUse == inUse && left.each[h.namespace] > keep[h.namespace] {
+					left.add(h.namespace, -h.Units)
+					remove(h.Reference)
+				}
 			}
-			return 1
-		}
-		return a.since.Compare(b.since)
-	})
-	for _, c := range t.list {
-		if t.each[c.namespace] > retained[c.namespace] {
-			t.add(c.namespace, -c.units)
-			references = append(references, c.reference)
 		}
 	}
-	return references
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for namespace, units := range q.admitted.each {
+		left.add(namespace, units)
+	}
+	q.counts = left
 }
 
-// retained returns how many references each namespace keeps: all of them below its limit, and
-// some less than that at it. If all together have too many, those with the most keep so few
-// that all fit.
-func (t *TenantUsage) retained() map[string]int {
-	retained, sum := map[string]int{}, 0
-	for namespace, n := range t.each {
-		if limit := t.limit.of(namespace); n >= limit {
+// keep returns how many units each namespace keeps: all of them below its limit, and some less than
+// that at it. If all together have too many, those with the most keep so few that all fit.
+func (l Limits) keep(each map[string]int) map[string]int {
+	keep, all := map[string]int{}, 0
+	for namespace, n := range each {
+		if limit := l.of(namespace); n >= limit {
 			n = remains(limit)
 		}
-		retained[namespace] = n
-		sum += n
+		keep[namespace] = n
+		all += n
 	}
-	if sum < t.limit.All {
-		return retained
+	if all >= l.All {
+		most := level(slices.Sorted(maps.Values(keep)), l.All-l.All/headroom)
+		for namespace, n := range keep {
+			keep[namespace] = min(n, most)
+		}
 	}
-	most := level(slices.Sorted(maps.Values(retained)), t.limit.All-t.limit.All/headroom)
-	for namespace, n := range retained {
-		retained[namespace] = min(n, most)
-	}
-	return retained
+	return keep
 }
 
 // level returns the largest number so that, if every count above it is cut to it, the sum

@@ -15,14 +15,16 @@ func TestQuota(t *testing.T) {
 	tenantOf := func(namespace string, inUse bool, minutes int) Tenant {
 		return Tenant{Namespaces: []string{namespace}, InUse: inUse, Since: begin.Add(time.Duration(minutes) * time.Minute)}
 	}
-	fill := func(limit Limits, counts map[string]int) *TenantUsage {
-		all := newTenantUsage(limit)
+	recount := func(limit Limits, counts map[string]int) (left map[string]int, gone []string) {
+		var held []Held
 		for _, namespace := range slices.Sorted(maps.Keys(counts)) {
 			for i := range counts[namespace] {
-				all.Count(fmt.Sprint(namespace, i), 1, tenantOf(namespace, i%2 == 0, i))
+				held = append(held, Held{Reference: fmt.Sprint(namespace, i), Units: 1, Tenant: tenantOf(namespace, i%2 == 0, i)})
 			}
 		}
-		return all
+		q := NewQuota(limit)
+		q.Recount(held, func(reference string) { gone = append(gone, reference) })
+		return q.each, gone
 	}
 	for _, c := range []struct {
 		name   string
@@ -41,10 +43,9 @@ func TestQuota(t *testing.T) {
 		{"all together, one less", Limits{40, 100}, map[string]int{"a": 29, "b": 6, "c": 4}, map[string]int{"a": 29, "b": 6, "c": 4}},
 		{"many small", Limits{16, 100}, map[string]int{"a": 6, "b": 6, "c": 6}, map[string]int{"a": 4, "b": 4, "c": 4}},
 	} {
-		all := fill(c.limit, c.counts)
-		gone := all.Excess()
-		if !maps.Equal(all.each, c.left) {
-			t.Errorf("%s: %v are left, want %v", c.name, all.each, c.left)
+		left, gone := recount(c.limit, c.counts)
+		if !maps.Equal(left, c.left) {
+			t.Errorf("%s: %v are left, want %v", c.name, left, c.left)
 		}
 		sum := 0
 		for namespace, n := range c.counts {
@@ -54,43 +55,33 @@ func TestQuota(t *testing.T) {
 			t.Errorf("%s: %d are removed, want %d", c.name, len(gone), sum)
 		}
 	}
-	if gone := fill(Limits{100, 16}, map[string]int{"a": 16}).Excess(); !slices.Equal(gone, []string{"a1", "a3", "a5"}) {
+	if _, gone := recount(Limits{100, 16}, map[string]int{"a": 16}); !slices.Equal(gone, []string{"a1", "a3", "a5"}) {
 		t.Errorf("removed are %q, not the oldest unused", gone)
 	}
 }
 
 // What was admitted while references are counted is not forgotten.
 func TestQuotaAdmits(t *testing.T) {
-	c := NewQuota(Limits{All: 4, Each: 3})
+	q := NewQuota(Limits{All: 4, Each: 3})
 	expect := func(want bool, namespaces ...string) {
 		t.Helper()
-		if got := c.Admit(namespaces, 1); got != want {
+		if got := q.Admit(namespaces, 1); got != want {
 			t.Errorf("%q admitted: %t", namespaces, got)
 		}
 	}
 	expect(true, "a")
-	resolved, unresolved, _ := c.Begin()
+	q.Begin()
 	expect(true, "a")
-	resolved.add("a", 1)
-	c.Set(resolved, unresolved)
+	q.Recount([]Held{{Reference: "first", Units: 1, Tenant: Tenant{Namespaces: []string{"a"}}}}, nil)
 	expect(true, "a")
 	expect(false, "a")
 	expect(true, "a", "b") // counts for b
 	expect(false, "b")     // no room at all
 
-	for range MaxUnresolved.Each {
-		c.AdmitUnresolved([]string{"a"})
-	}
-	resolved, unresolved, _ = c.Begin()
-	admitted := c.AdmitUnresolved([]string{"b"})
-	c.Set(resolved, unresolved)
-	if !admitted || c.unresolved.all != 1 || c.unresolved.each["b"] != 1 {
-		t.Errorf("not resolved: %+v, want the one that came meanwhile", c.unresolved)
-	}
-	resolved, unresolved, _ = c.Begin()
-	c.Set(resolved, unresolved)
-	if c.unresolved.all != 0 {
-		t.Errorf("not resolved: %+v, want none: what came before was counted", c.unresolved)
+	q.Begin()
+	q.Recount(nil, nil)
+	if q.all != 0 {
+		t.Errorf("%+v are counted, want none: what came before was counted", q.counts)
 	}
 }
 
@@ -101,16 +92,19 @@ func TestQuotaCountsLayers(t *testing.T) {
 			t.Errorf("%d layers count %d times, want %d", layers, got, want)
 		}
 	}
-	c := NewQuota(Limits{All: 40, Each: 16})
-	first, second := c.Admit([]string{"a"}, 8), c.Admit([]string{"a"}, 8)
-	if !first || !second || c.Admit([]string{"a"}, 1) || c.HasRoom([]string{"a"}) || !c.HasRoom([]string{"b"}) {
-		t.Errorf("admitted %+v", c.resolved)
+	q := NewQuota(Limits{All: 40, Each: 16})
+	first, second := q.Admit([]string{"a"}, 8), q.Admit([]string{"a"}, 8)
+	if !first || !second || q.Admit([]string{"a"}, 1) || q.HasRoom([]string{"a"}, false) || !q.HasRoom([]string{"b"}, false) {
+		t.Errorf("admitted %+v", q.counts)
 	}
-	all := newTenantUsage(Limits{All: 40, Each: 16})
+	q.Begin()
+	var held []Held
 	for i := range 3 {
-		all.Count(fmt.Sprint(i), 8, Tenant{Namespaces: []string{"a"}, Since: time.Unix(int64(i), 0)})
+		held = append(held, Held{Reference: fmt.Sprint(i), Units: 8, Tenant: Tenant{Namespaces: []string{"a"}, Since: time.Unix(int64(i), 0)}})
 	}
-	if gone := all.Excess(); !slices.Equal(gone, []string{"0", "1"}) || all.all != 8 {
-		t.Errorf("removed %q, %d are left", gone, all.all)
+	var gone []string
+	q.Recount(held, func(reference string) { gone = append(gone, reference) })
+	if !slices.Equal(gone, []string{"0", "1"}) || q.all != 8 {
+		t.Errorf("removed %q, %d are left", gone, q.all)
 	}
 }

@@ -75,7 +75,7 @@ type objectRef struct {
 	confirmed int64
 }
 
-// Manifests implements locality.ImageSource.
+// Manifests implements locality.ManifestSource.
 func (s *Source) Manifests(name imageref.Canonical) []index.Manifest {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

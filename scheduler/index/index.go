@@ -133,7 +133,7 @@ func (n *node) joinsDownloads(rules Rules) bool { return ptr.Deref(n.joins, rule
 // Every image is looked at; further cost is in proportion to the images that
 // differ from the last time. images is not retained.
 //
-// It reports whether the index has the node; see locality.LayerSink if not.
+// It reports whether the index has the node; see locality.NodeSink if not.
 func (x *Index) SetImages(source, nodeName string, images []Image) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -26,9 +26,9 @@ import (
 // Factory makes the plugin, once for each profile that enables it. All of them
 // share one Tracker, so that the pods of every profile count for the others.
 type Factory struct {
-	imageSources []func(context.Context, fwk.Handle) (locality.ImageSource, error)
-	layerSources []func(context.Context, fwk.Handle) (locality.LayerSource, error)
-	clock        clock.PassiveClock // nil: the real one
+	manifestSources []func(context.Context, fwk.Handle) (locality.ManifestSource, error)
+	nodeSources     []func(context.Context, fwk.Handle) (locality.NodeSource, error)
+	clock           clock.PassiveClock // nil: the real one
 
 	withoutHolding bool
 
@@ -101,14 +101,14 @@ func (f *Factory) newProfileLocked(ctx context.Context, handle fwk.Handle, args 
 		return f.tracker.NewProfile(handle.ProfileName(), args), nil
 	}
 	config := locality.Config{Nodes: core.Nodes(), Pods: core.Pods(), Clock: f.clock}
-	for _, newSource := range f.imageSources {
+	for _, newSource := range f.manifestSources {
 		source, err := newSource(ctx, handle)
 		if err != nil {
 			return nil, fmt.Errorf("source of images: %w", err)
 		}
 		config.Images = append(config.Images, source)
 	}
-	for _, newSource := range f.layerSources {
+	for _, newSource := range f.nodeSources {
 		source, err := newSource(ctx, handle)
 		if err != nil {
 			return nil, fmt.Errorf("source of layers: %w", err)

@@ -12,16 +12,16 @@ import (
 // Option adds a source to the plugin.
 type Option func(*Factory)
 
-// WithImageSource adds a source of the layers of images. The first source that
+// WithManifestSource adds a source of the layers of images. The first source that
 // has an image answers; what nodes report comes last. The source is made once,
 // when the scheduler starts.
-func WithImageSource(make func(context.Context, fwk.Handle) (locality.ImageSource, error)) Option {
-	return func(f *Factory) { f.imageSources = append(f.imageSources, make) }
+func WithManifestSource(make func(context.Context, fwk.Handle) (locality.ManifestSource, error)) Option {
+	return func(f *Factory) { f.manifestSources = append(f.manifestSources, make) }
 }
 
-// WithLayerSource adds a source of where layers are.
-func WithLayerSource(make func(context.Context, fwk.Handle) (locality.LayerSource, error)) Option {
-	return func(f *Factory) { f.layerSources = append(f.layerSources, make) }
+// WithNodeSource adds a source of where layers are.
+func WithNodeSource(make func(context.Context, fwk.Handle) (locality.NodeSource, error)) Option {
+	return func(f *Factory) { f.nodeSources = append(f.nodeSources, make) }
 }
 
 // WithClock sets the clock for the timeouts of arrivals and reports; for

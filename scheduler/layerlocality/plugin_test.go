@@ -81,10 +81,10 @@ func newSuite(t testing.TB, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	s.client = fake.NewClientset(objects...)
 	s.informers = informers.NewSharedInformerFactory(s.client, 0)
 	s.factory = NewFactory(
-		WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return s.agent, nil }),
-		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.registry, nil }),
-		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.awaited, nil }),
-		WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return s.followed, nil }))
+		WithNodeSource(func(context.Context, fwk.Handle) (locality.NodeSource, error) { return s.agent, nil }),
+		WithManifestSource(func(context.Context, fwk.Handle) (locality.ManifestSource, error) { return s.registry, nil }),
+		WithManifestSource(func(context.Context, fwk.Handle) (locality.ManifestSource, error) { return s.awaited, nil }),
+		WithManifestSource(func(context.Context, fwk.Handle) (locality.ManifestSource, error) { return s.followed, nil }))
 	s.framework = s.newFramework("default-scheduler", args)
 	s.plugin = s.factory.profile("default-scheduler")
 	s.informers.Start(ctx.Done())
@@ -410,8 +410,8 @@ func TestNew(t *testing.T) {
 func TestSourcesThatFail(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1"))
 	for what, option := range map[string]Option{
-		"source of images": WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) { return nil, errors.New("no CRD") }),
-		"source of layers": WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return nil, errors.New("no CRD") }),
+		"source of images": WithManifestSource(func(context.Context, fwk.Handle) (locality.ManifestSource, error) { return nil, errors.New("no CRD") }),
+		"source of layers": WithNodeSource(func(context.Context, fwk.Handle) (locality.NodeSource, error) { return nil, errors.New("no CRD") }),
 	} {
 		if _, err := NewFactory(option).New(s.ctx, args(), s.framework); err == nil || err.Error() != "LayerLocality: "+what+": no CRD" {
 			t.Errorf("%s: %v", what, err)

@@ -31,9 +31,9 @@ func (t *Tracker) report(node *v1.Node) {
 // stands for what it lists itself.
 func (t *Tracker) writeReportLocked(node *v1.Node) {
 	images := nodestatus.Images(node)
-	var agent *agentReport
-	if t.agentReports.has(node) {
-		agent = t.agentReports.of(node)
+	var agent *keptReport
+	if t.nodeReports.has(node) {
+		agent = t.nodeReports.of(node)
 	}
 	in := nodeTraits{platform: nodestatus.Platform(node)}
 	if in.chains = t.first.Args.LayerReuse == config.ReuseInChains && nodestatus.MayUseChains(node) && !slices.ContainsFunc(images, hasLayers); agent != nil {
@@ -42,7 +42,7 @@ func (t *Tracker) writeReportLocked(node *v1.Node) {
 	t.index.SetJoins(node.Name, t.joins(node))
 	t.index.SetChains(node.Name, in.chains)
 	if agent != nil {
-		images = t.writeAgentReportLocked(node.Name, agent, images)
+		images = t.writeKeptReportLocked(node.Name, agent, images)
 	}
 	stated := images
 	var resolved []index.Image

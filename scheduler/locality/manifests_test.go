@@ -47,7 +47,7 @@ func newStock(t *testing.T, source *fixture.FollowedImages, change ...func(*conf
 	core := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1()
 	s := &stock{t: t, source: source, agent: &fixture.Agent{}, nodes: map[string]*v1.Node{}}
 	s.tracker = locality.NewTracker(locality.Config{
-		Nodes: core.Nodes(), Pods: core.Pods(), Images: []locality.ImageSource{source}, Layers: []locality.LayerSource{s.agent},
+		Nodes: core.Nodes(), Pods: core.Pods(), Images: []locality.ManifestSource{source}, Layers: []locality.NodeSource{s.agent},
 		Clock: clocktesting.NewFakePassiveClock(time.Now()),
 	})
 	s.profile = s.tracker.NewProfile("p", fixture.Args(change...))

@@ -22,10 +22,10 @@ type Moment struct {
 	Nodes []*v1.Node
 	Pods  []*v1.Pod
 	// Images are sources of the layers of images. They are not started.
-	Images []ImageSource
+	Images []ManifestSource
 	// Reports writes the reports of nodes that count in place of their NodeStatus to the sink,
 	// once; nil if there are none. It is not called without the argument nodeLayers.
-	Reports func(LayerSink)
+	Reports func(NodeSink)
 	Clock   clock.PassiveClock
 }
 
@@ -42,7 +42,7 @@ func NewSnapshot(ctx context.Context, profile string, m Moment) *Snapshot {
 	t.podIndex = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byNode: nodeOf})
 	s := &Snapshot{t.NewProfile(profile, m.Args)}
 	if m.Reports != nil && m.Args.NodeLayers {
-		m.Reports(layerSink{t.index, t}) // kept until their Nodes come
+		m.Reports(nodeSink{t.index, t}) // kept until their Nodes come
 	}
 	for _, node := range m.Nodes {
 		_ = t.nodeStore.Add(node) // its key is its name
@@ -86,5 +86,5 @@ func (s *Snapshot) Provenance(node string, names []imageref.Canonical) Provenanc
 
 // HasFreshReport reports whether an agent reports the images of a Node, in place of its NodeStatus.
 func (s *Snapshot) HasFreshReport(node *v1.Node) bool {
-	return s.tracker.agentReports.hasFresh(node)
+	return s.tracker.nodeReports.hasFresh(node)
 }

@@ -25,12 +25,12 @@ type reporter map[string]*locality.NodeReport
 
 func (reporter) Name() string    { return "test" }
 func (reporter) HasSynced() bool { return true }
-func (r reporter) Start(_ context.Context, sink locality.LayerSink) (locality.Syncer, error) {
+func (r reporter) Start(_ context.Context, sink locality.NodeSink) (locality.Syncer, error) {
 	r.report(sink)
 	return r, nil
 }
 
-func (r reporter) report(sink locality.LayerSink) {
+func (r reporter) report(sink locality.NodeSink) {
 	for node, report := range r {
 		again := *report
 		sink.SetReport("test", node, &again)
@@ -86,7 +86,7 @@ func TestSnapshot(t *testing.T) {
 	defer cancel()
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(objects...), 0)
 	core := factory.Core().V1()
-	tracker := locality.NewTracker(locality.Config{Nodes: core.Nodes(), Pods: core.Pods(), Layers: []locality.LayerSource{reports}, Clock: clock})
+	tracker := locality.NewTracker(locality.Config{Nodes: core.Nodes(), Pods: core.Pods(), Layers: []locality.NodeSource{reports}, Clock: clock})
 	profile := tracker.NewProfile("default-scheduler", args)
 	if err := tracker.Start(ctx); err != nil {
 		t.Fatal(err)

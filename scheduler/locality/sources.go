@@ -9,19 +9,19 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
-// ImageSource has the layers of images, in addition to what nodes report about the
+// ManifestSource has the layers of images, in addition to what nodes report about the
 // images they hold.
-type ImageSource interface {
+type ManifestSource interface {
 	// Manifests returns the layers of an image on each platform; nil if they are
 	// not known. It is called in the scheduling cycle and must answer from memory.
 	// The result must not be changed afterwards, by either side.
 	Manifests(image imageref.Canonical) []index.Manifest
 }
 
-// AwaitedSource is an ImageSource that gets its answers a while after an image is
+// AwaitedSource is a ManifestSource that gets its answers a while after an image is
 // first used. It may be worth waiting for one (waitForManifest).
 type AwaitedSource interface {
-	ImageSource
+	ManifestSource
 	// Awaits reports whether an answer about an image with these names may still
 	// come: there is none yet, not even a negative one, and the source is able to
 	// get one. It must answer from memory.
@@ -34,10 +34,10 @@ type AwaitedSource interface {
 	OnAnswer(f func())
 }
 
-// FollowedSource is an ImageSource that also resolves the images of nodes that state no layers,
+// FollowedSource is a ManifestSource that also resolves the images of nodes that state no layers,
 // by their names. The Tracker starts it and follows its answers.
 type FollowedSource interface {
-	ImageSource
+	ManifestSource
 	// ManifestOnNode returns the manifest that a node of a platform has if it has an image under
 	// a name, a tag or a digest; ok is false if that is not known, or if it may be one of
 	// several manifests. It must answer from memory. The result must not be changed
@@ -51,17 +51,17 @@ type FollowedSource interface {
 	HasSynced() bool
 }
 
-// LayerSource reports where images are, in addition to NodeStatus or in place of it.
-type LayerSource interface {
+// NodeSource reports where images are, in addition to NodeStatus or in place of it.
+type NodeSource interface {
 	// Name is the name that the source passes to the sink.
 	Name() string
 	// Start begins to report to the sink and returns. Reports go on until the
 	// context is done. HasSynced of the result reports whether the first ones are in.
-	Start(ctx context.Context, sink LayerSink) (Syncer, error)
+	Start(ctx context.Context, sink NodeSink) (Syncer, error)
 }
 
-// LayerSink receives the reports of LayerSources. *index.Index is one.
-type LayerSink interface {
+// NodeSink receives the reports of NodeSources. *index.Index is one.
+type NodeSink interface {
 	// SetImages replaces the images that the source reports for a node. If there
 	// is no such Node, it forgets the report and returns false. A source must
 	// report again when the Node is created or re-created, because everything
@@ -73,7 +73,7 @@ type LayerSink interface {
 	SetReport(source, node string, report *NodeReport)
 }
 
-// NodeReport is what a LayerSource reports of a Node in place of its NodeStatus.
+// NodeReport is what a NodeSource reports of a Node in place of its NodeStatus.
 type NodeReport struct {
 	// UID of the Node. The report is of no other Node of that name.
 	UID types.UID

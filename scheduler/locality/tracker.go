@@ -34,13 +34,13 @@ type Tracker struct {
 	// nodeStore and podIndex are those of the informers.
 	nodeStore cache.Store
 	podIndex  cache.Indexer
-	sources   []ImageSource
+	sources   []ManifestSource
 	// followed are those of the sources that resolve the images of nodes.
 	followed []FollowedSource
-	layers   []LayerSource
+	layers   []NodeSource
 
-	// Locks are taken in this order: that of a LayerSource, follows, reports, unlisted.mu, and then one of
-	// mu, agentReports.mu, changed.mu, that of the index and that of an ImageSource. No other is taken while one
+	// Locks are taken in this order: that of a NodeSource, follows, reports, unlisted.mu, and then one of
+	// mu, nodeReports.mu, changed.mu, that of the index and that of a ManifestSource. No other is taken while one
 	// of the latter is held.
 
 	// follows is held while what a pod brings is decided and written.
@@ -53,10 +53,10 @@ type Tracker struct {
 	first *Profile
 
 	// reports is held while the report of a node is read, resolved and written.
-	reports      sync.Mutex
-	agentReports agentReports
-	unlisted     unlisted
-	changed      changedImages
+	reports     sync.Mutex
+	nodeReports nodeReports
+	unlisted    unlisted
+	changed     changedImages
 
 	syncers []Syncer
 	synced  atomic.Bool
@@ -70,10 +70,10 @@ type Config struct {
 	Pods  coreinformers.PodInformer
 	// Images are sources of the layers of images. The first source that has an
 	// image answers; what nodes report comes last.
-	Images []ImageSource
+	Images []ManifestSource
 	// Layers are sources of where layers are, besides NodeStatus. They are not started
 	// without the argument nodeLayers.
-	Layers []LayerSource
+	Layers []NodeSource
 	// Clock is used for the timeouts of arrivals and reports; nil means the real
 	// one.
 	Clock clock.PassiveClock
@@ -92,7 +92,7 @@ func newTracker(config Config) *Tracker {
 	t := &Tracker{
 		index: index.New(), clock: config.Clock,
 		sources: config.Images, layers: config.Layers, profiles: map[string]*Profile{},
-		agentReports: agentReports{byName: map[string]*agentReport{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*unlistedImages{}},
+		nodeReports: nodeReports{byName: map[string]*keptReport{}, indexed: map[string]types.UID{}}, unlisted: unlisted{nodes: map[string]*unlistedImages{}},
 	}
 	if t.clock == nil {
 		t.clock = clock.RealClock{}
@@ -165,7 +165,7 @@ func (t *Tracker) Start(ctx context.Context) error {
 		t.layers = nil
 	}
 	for _, source := range t.layers {
-		syncer, err := source.Start(ctx, layerSink{t.index, t})
+		syncer, err := source.Start(ctx, nodeSink{t.index, t})
 		if err != nil {
 			return fmt.Errorf("source of layers %s: %w", source.Name(), err)
 		}
@@ -200,7 +200,7 @@ func (t *Tracker) awaits(names []imageref.Canonical) bool {
 
 // anyAwaited reports whether something is true of a source that is worth waiting for.
 func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
-	return slices.ContainsFunc(t.sources, func(source ImageSource) bool {
+	return slices.ContainsFunc(t.sources, func(source ManifestSource) bool {
 		awaited, ok := source.(AwaitedSource)
 		return ok && f(awaited)
 	})
@@ -209,7 +209,7 @@ func (t *Tracker) anyAwaited(f func(AwaitedSource) bool) bool {
 func (t *Tracker) nodeHandler(logger klog.Logger) cache.ResourceEventHandler {
 	set := func(old, node *v1.Node) {
 		t.index.SetNode(node.Name, nodestatus.Platform(node))
-		t.agentReports.enter(node)
+		t.nodeReports.enter(node)
 		warnOfLabel(logger, old, node)
 		t.report(node)
 		t.updateUnlisted(old, node)

@@ -67,7 +67,7 @@ func newSuite(t *testing.T, args *config.LayerLocalityArgs, nodes []*v1.Node, po
 	core := factory.Core().V1()
 	s.tracker = locality.NewTracker(locality.Config{
 		Nodes: core.Nodes(), Pods: core.Pods(), Clock: s.clock,
-		Images: []locality.ImageSource{s.images}, Layers: []locality.LayerSource{s.agent},
+		Images: []locality.ManifestSource{s.images}, Layers: []locality.NodeSource{s.agent},
 	})
 	if err := s.tracker.Start(ctx); err == nil || !strings.Contains(err.Error(), "no profile") {
 		t.Fatalf("started without a profile: %v", err)
@@ -111,14 +111,14 @@ func (s *suite) eventually(what string, f func() bool) {
 type failing struct{}
 
 func (failing) Name() string { return "agents" }
-func (failing) Start(context.Context, locality.LayerSink) (locality.Syncer, error) {
+func (failing) Start(context.Context, locality.NodeSink) (locality.Syncer, error) {
 	return nil, errors.New("no such resource")
 }
 
 func TestStart(t *testing.T) {
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	core := factory.Core().V1()
-	tracker := locality.NewTracker(locality.Config{Nodes: core.Nodes(), Pods: core.Pods(), Layers: []locality.LayerSource{failing{}}})
+	tracker := locality.NewTracker(locality.Config{Nodes: core.Nodes(), Pods: core.Pods(), Layers: []locality.NodeSource{failing{}}})
 	tracker.NewProfile("p", args())
 	if err := tracker.Start(t.Context()); err == nil || err.Error() != "source of layers agents: no such resource" {
 		t.Errorf("a source does not start: %v", err)

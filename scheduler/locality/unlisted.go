@@ -150,7 +150,7 @@ func imagesInUse(pod *v1.Pod) (images [][]imageref.Canonical) {
 // are at most.
 func (t *Tracker) listFull(node *v1.Node) (smallest int64, full bool) {
 	limit := int(t.first.Args.NodeStatusMaxImages)
-	if t.agentReports.hasFresh(node) || limit <= 0 || len(node.Status.Images) < limit || t.first.Args.UnlistedTimeout.Duration == 0 {
+	if t.nodeReports.hasFresh(node) || limit <= 0 || len(node.Status.Images) < limit || t.first.Args.UnlistedTimeout.Duration == 0 {
 		return 0, false
 	}
 	smallest = node.Status.Images[0].SizeBytes

@@ -52,7 +52,7 @@ func newListing(t *testing.T) *listing {
 		t: t, clock: clocktesting.NewFakePassiveClock(time.Now()), images: fixture.Images{},
 		on: map[string]int64{}, running: map[string]*v1.Pod{}, node: fixture.Node("n1"),
 	}
-	l.tracker = locality.NewTracker(locality.Config{Nodes: core.Nodes(), Pods: core.Pods(), Clock: l.clock, Images: []locality.ImageSource{l.images}})
+	l.tracker = locality.NewTracker(locality.Config{Nodes: core.Nodes(), Pods: core.Pods(), Clock: l.clock, Images: []locality.ManifestSource{l.images}})
 	l.tracker.NewProfile("p", fixture.Args(func(a *configv1.LayerLocalityArgs) {
 		a.NodeStatusMaxImages, a.UnlistedTimeout = ptr.To[int32](mostListed), &metav1.Duration{Duration: time.Hour}
 	}))

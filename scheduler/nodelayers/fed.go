@@ -12,16 +12,16 @@ import (
 // It never takes an agent for gone.
 type Fed struct{ source *Source }
 
-var _ locality.LayerSource = &Fed{}
+var _ locality.NodeSource = &Fed{}
 
 // NewFed returns a source without objects.
 func NewFed() *Fed { return &Fed{&Source{nodes: map[string]*node{}}} }
 
-// Name implements locality.LayerSource.
+// Name implements locality.NodeSource.
 func (*Fed) Name() string { return Name }
 
-// Start implements locality.LayerSource.
-func (f *Fed) Start(_ context.Context, sink locality.LayerSink) (locality.Syncer, error) {
+// Start implements locality.NodeSource.
+func (f *Fed) Start(_ context.Context, sink locality.NodeSink) (locality.Syncer, error) {
 	f.source.sink = sink
 	return f, nil
 }

@@ -46,7 +46,7 @@ type Source struct {
 
 	// mu is held during calls of the sink.
 	mu    sync.Mutex
-	sink  locality.LayerSink
+	sink  locality.NodeSink
 	nodes map[string]*node
 	// watching means that the objects are those of the apiserver, give or take an event.
 	watching bool
@@ -93,14 +93,14 @@ func (s *Source) RequireSync() *Source {
 	return s
 }
 
-// Name implements locality.LayerSource.
+// Name implements locality.NodeSource.
 func (*Source) Name() string { return Name }
 
 // HasSynced implements locality.Syncer.
 func (s *Source) HasSynced() bool { return s.tried.Load() }
 
-// Start implements locality.LayerSource.
-func (s *Source) Start(ctx context.Context, sink locality.LayerSink) (locality.Syncer, error) {
+// Start implements locality.NodeSource.
+func (s *Source) Start(ctx context.Context, sink locality.NodeSink) (locality.Syncer, error) {
 	s.sink = sink
 	register(s.Stats, func() Ages { return s.ages(time.Now()) })
 	resource := v1alpha1.NodeLayersResource

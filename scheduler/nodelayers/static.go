@@ -31,7 +31,7 @@ func NewStatic() *Static {
 // internSink retains the reports. Most images are on many nodes, which share them: otherwise they
 // would be most of the memory.
 type internSink struct {
-	locality.LayerSink
+	locality.NodeSink
 	reports map[string]*locality.NodeReport
 	images  map[fingerprint][]index.Image
 }
@@ -47,7 +47,7 @@ type fingerprint struct {
 // report anything.
 const maxCompared = 16
 
-// SetReport implements locality.LayerSink.
+// SetReport implements locality.NodeSink.
 func (s internSink) SetReport(_, node string, report *locality.NodeReport) {
 	if report == nil {
 		delete(s.reports, node)
@@ -101,7 +101,7 @@ func (s *Static) Refused() int64 {
 func (s *Static) Of(node string) *locality.NodeReport { return s.reports[node] }
 
 // Report writes the reports to a sink.
-func (s *Static) Report(sink locality.LayerSink) {
+func (s *Static) Report(sink locality.NodeSink) {
 	for name, report := range s.reports {
 		sink.SetReport(Name, name, report)
 	}

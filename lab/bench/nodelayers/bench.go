@@ -253,9 +253,9 @@ type sink struct {
 	nodes map[string]bool
 }
 
-var _ locality.LayerSink = &sink{}
+var _ locality.NodeSink = &sink{}
 
-// SetReport implements locality.LayerSink.
+// SetReport implements locality.NodeSink.
 func (s *sink) SetReport(source, node string, report *locality.NodeReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 func (r *run) plugins() frameworkruntime.Registry {
 	options := []layerlocality.Option{layerlocality.WithClock(r.q)}
 	if r.policy.Manifests != Never {
-		options = append(options, layerlocality.WithImageSource(func(context.Context, fwk.Handle) (locality.ImageSource, error) {
+		options = append(options, layerlocality.WithManifestSource(func(context.Context, fwk.Handle) (locality.ManifestSource, error) {
 			if r.policy.Nodes == Joined || r.policy.Nodes == Agents {
 				r.stock = &nodeManifests{manifests: newManifests(r), resolved: map[imageref.Canonical]index.Manifest{}}
 				return r.stock, nil
@@ -34,7 +34,7 @@ func (r *run) plugins() frameworkruntime.Registry {
 		}))
 	}
 	if r.policy.Nodes == Agents {
-		options = append(options, layerlocality.WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) {
+		options = append(options, layerlocality.WithNodeSource(func(context.Context, fwk.Handle) (locality.NodeSource, error) {
 			r.agents = nodelayers.NewFed()
 			return r.agents, nil
 		}))
@@ -203,7 +203,7 @@ func manifestOf(i *image) index.Manifest {
 	return m
 }
 
-// Manifests implements locality.ImageSource.
+// Manifests implements locality.ManifestSource.
 func (s *manifests) Manifests(name imageref.Canonical) []index.Manifest {
 	a, ok := s.of[name]
 	if !ok {

@@ -108,11 +108,11 @@ func startCluster(t *testing.T, profiles ...configv1.KubeSchedulerProfile) *clus
 	c.crds = apiextensions.NewForConfigOrDie(c.KubeConfig)
 	c.NS = framework.CreateNamespaceOrDie(c.ClientSet, "manifests", t)
 	t.Cleanup(func() { testutils.CleanupTest(t, c.TestContext) })
-	run(t, c.TestContext, layerlocality.NewFactory(layerlocality.WithImageSource(func(_ context.Context, handle fwk.Handle) (locality.ImageSource, error) {
+	run(t, c.TestContext, layerlocality.NewFactory(layerlocality.WithManifestSource(func(_ context.Context, handle fwk.Handle) (locality.ManifestSource, error) {
 		source, err := imagemanifests.NewSource(handle.KubeConfig())
 		c.source = source
 		return source, err
-	}), layerlocality.WithLayerSource(func(_ context.Context, handle fwk.Handle) (locality.LayerSource, error) {
+	}), layerlocality.WithNodeSource(func(_ context.Context, handle fwk.Handle) (locality.NodeSource, error) {
 		source, err := nodelayers.NewSource(handle.KubeConfig())
 		c.layers = source
 		return source, err

@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
-	"github.com/layer-locality/layer-locality/imagemanifest"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/ocimanifest"
 )
 
 const (
@@ -34,14 +34,14 @@ type Content struct {
 	// layers of a manifest, checked and without duplicates.
 	layers []v1alpha1.ImageLayer
 	// entries of an index, not checked, and the index as it was sent.
-	entries imagemanifest.List
+	entries ocimanifest.List
 	body    []byte
 }
 
 // Parse reads a manifest or an index. Manifests of artifacts are read like
 // those of images: image volumes use them, and their layers are pulled the same way.
 func Parse(body []byte, contentType string) (*Content, error) {
-	var document imagemanifest.Document
+	var document ocimanifest.Document
 	if err := json.Unmarshal(body, &document); err != nil {
 		return nil, errors.New("what was sent is neither a manifest nor an index")
 	}
@@ -102,7 +102,7 @@ func isKnown(t types.MediaType) bool {
 
 // layers checks the layers of a manifest. A layer that occurs twice is returned
 // once, since it is pulled and stored once.
-func layers(list imagemanifest.List) ([]v1alpha1.ImageLayer, error) {
+func layers(list ocimanifest.List) ([]v1alpha1.ImageLayer, error) {
 	if len(list) > v1alpha1.MaxLayers {
 		return nil, fmt.Errorf("a manifest of more than %d layers", v1alpha1.MaxLayers)
 	}

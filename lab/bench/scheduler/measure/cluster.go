@@ -105,7 +105,7 @@ func (i *informer) AddEventHandler(h cache.ResourceEventHandler) (cache.Resource
 
 // startCluster starts a cluster of Nodes as the apiserver sends them, and of NodeLayers, if there
 // are any.
-func startCluster(ctx context.Context, wire [][]byte, reports *agentReports) (*cluster, error) {
+func startCluster(ctx context.Context, wire [][]byte, reports *nodeReports) (*cluster, error) {
 	ctx, stop := context.WithCancel(ctx)
 	c := &cluster{stop: stop}
 	client := fake.NewClientset()
@@ -131,7 +131,7 @@ func startCluster(ctx context.Context, wire [][]byte, reports *agentReports) (*c
 	agents := nodelayers.NewFed()
 	if reports != nil {
 		images = func(node *v1.Node) []index.Image { return reports.images[node.Name] }
-		options = append(options, layerlocality.WithLayerSource(func(context.Context, fwk.Handle) (locality.LayerSource, error) { return agents, nil }))
+		options = append(options, layerlocality.WithNodeSource(func(context.Context, fwk.Handle) (locality.NodeSource, error) { return agents, nil }))
 	}
 	if err := c.add(ctx, factory, snapshot, layerlocality.Name, layerlocality.NewFactory(options...).New); err != nil {
 		stop()

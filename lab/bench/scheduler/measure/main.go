@@ -84,7 +84,7 @@ func (o *options) run(ctx context.Context) error {
 	fmt.Printf("fleet source=%s nodes=%d images_per_node=%d layers_per_image=%.1f node_pb_bytes=%d\n",
 		r.Source, r.Nodes, r.ImagesPerNode, r.LayersPerNode/float64(r.ImagesPerNode), r.NodeBytes)
 
-	var reports *agentReports
+	var reports *nodeReports
 	if o.nodeLayers {
 		if wire, reports, err = reportByAgents(wire); err != nil {
 			return err

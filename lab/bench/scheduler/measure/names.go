@@ -87,7 +87,7 @@ func (b *built) fill(ctx context.Context, wire [][]byte, manifests []byte) (took
 	if err != nil {
 		return 0, err
 	}
-	var sources []locality.ImageSource
+	var sources []locality.ManifestSource
 	if manifests != nil {
 		sources = append(sources, source)
 		for _, object := range nodes {

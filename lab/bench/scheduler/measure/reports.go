@@ -11,16 +11,16 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
-// agentReports are the NodeLayers of nodes.
-type agentReports struct {
+// nodeReports are the NodeLayers of nodes.
+type nodeReports struct {
 	objects []*v1alpha1.NodeLayers
 	// images are the same for the prototype, which reads no NodeLayers; by node.
 	images map[string][]index.Image
 }
 
 // reportByAgents returns Nodes that state no layers, and the reports of agents in place of that.
-func reportByAgents(wire [][]byte) (plain [][]byte, r *agentReports, err error) {
-	r = &agentReports{images: map[string][]index.Image{}}
+func reportByAgents(wire [][]byte) (plain [][]byte, r *nodeReports, err error) {
+	r = &nodeReports{images: map[string][]index.Image{}}
 	for i := range wire {
 		node, err := decode(wire[i])
 		if err != nil {

@@ -10,28 +10,28 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
-// layerSink is what a Tracker lets its LayerSources report to.
-type layerSink struct {
+// nodeSink is what a Tracker lets its NodeSources report to.
+type nodeSink struct {
 	*index.Index
 	tracker *Tracker
 }
 
-// SetReport implements LayerSink.
-func (s layerSink) SetReport(source, node string, report *NodeReport) {
+// SetReport implements NodeSink.
+func (s nodeSink) SetReport(source, node string, report *NodeReport) {
 	s.tracker.setReport(source, node, report)
 }
 
-// agentReports has the reports of a LayerSource on nodes, in place of their NodeStatus. A report
+// nodeReports has the reports of a NodeSource on nodes, in place of their NodeStatus. A report
 // may come before its Node, and be of another Node than the one that is there.
-type agentReports struct {
+type nodeReports struct {
 	mu     sync.RWMutex
-	byName map[string]*agentReport
+	byName map[string]*keptReport
 	// indexed are the Nodes that the index has.
 	indexed map[string]types.UID
 }
 
-// agentReport is a NodeReport, without images that are in the index already.
-type agentReport struct {
+// keptReport is a NodeReport, without images that are in the index already.
+type keptReport struct {
 	NodeReport
 	source string
 	// withoutLayers are those of the images that state no layers.
@@ -41,7 +41,7 @@ type agentReport struct {
 }
 
 // of returns the report on a Node; nil if there is none.
-func (n *agentReports) of(node *v1.Node) *agentReport {
+func (n *nodeReports) of(node *v1.Node) *keptReport {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if report := n.byName[node.Name]; report != nil && report.UID == node.UID {
@@ -51,20 +51,20 @@ func (n *agentReports) of(node *v1.Node) *agentReport {
 }
 
 // hasFresh reports whether there is a fresh report on a Node, which counts in place of its NodeStatus.
-func (n *agentReports) hasFresh(node *v1.Node) bool {
+func (n *nodeReports) hasFresh(node *v1.Node) bool {
 	report := n.of(node)
 	return report != nil && report.Fresh
 }
 
 // enter notes that the index has a Node.
-func (n *agentReports) enter(node *v1.Node) {
+func (n *nodeReports) enter(node *v1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.indexed[node.Name] = node.UID
 }
 
 // has reports whether the index has the Node itself, not one before it of its name.
-func (n *agentReports) has(node *v1.Node) bool {
+func (n *nodeReports) has(node *v1.Node) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	uid, ok := n.indexed[node.Name]
@@ -72,7 +72,7 @@ func (n *agentReports) has(node *v1.Node) bool {
 }
 
 // set replaces the report on the Nodes of a name; nil for none.
-func (n *agentReports) set(name string, report *agentReport) {
+func (n *nodeReports) set(name string, report *keptReport) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if delete(n.byName, name); report != nil {
@@ -81,7 +81,7 @@ func (n *agentReports) set(name string, report *agentReport) {
 }
 
 // leave notes that the index does not have a Node any more.
-func (n *agentReports) leave(node *v1.Node) {
+func (n *nodeReports) leave(node *v1.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.indexed, node.Name)
@@ -92,7 +92,7 @@ func (n *agentReports) leave(node *v1.Node) {
 func (t *Tracker) forgetNode(node *v1.Node) {
 	t.reports.Lock()
 	defer t.reports.Unlock()
-	if report := t.agentReports.of(node); report != nil && report.written {
+	if report := t.nodeReports.of(node); report != nil && report.written {
 		report.written, report.Images = false, nil
 		for _, image := range t.index.NodeImages(node.Name) {
 			if image.Report.Source == report.source {
@@ -101,14 +101,14 @@ func (t *Tracker) forgetNode(node *v1.Node) {
 		}
 	}
 	t.index.DeleteNode(node.Name)
-	t.agentReports.leave(node)
+	t.nodeReports.leave(node)
 }
 
-// setReport implements LayerSink.SetReport.
+// setReport implements NodeSink.SetReport.
 func (t *Tracker) setReport(source, name string, report *NodeReport) {
-	var next *agentReport
+	var next *keptReport
 	if report != nil {
-		next = &agentReport{NodeReport: *report, source: source}
+		next = &keptReport{NodeReport: *report, source: source}
 		for _, image := range report.Images {
 			if !hasLayers(image) {
 				next.withoutLayers = append(next.withoutLayers, image)
@@ -116,9 +116,9 @@ func (t *Tracker) setReport(source, name string, report *NodeReport) {
 		}
 	}
 	t.reports.Lock()
-	t.agentReports.set(name, next)
+	t.nodeReports.set(name, next)
 	node := t.node(name)
-	known := node != nil && t.agentReports.has(node) // otherwise it is reported when its turn comes
+	known := node != nil && t.nodeReports.has(node) // otherwise it is reported when its turn comes
 	if known {
 		if next == nil || next.UID != node.UID {
 			t.index.SetImages(source, name, nil)
@@ -141,7 +141,7 @@ func (t *Tracker) Silent() (missing, stale int) {
 		if !ok {
 			continue
 		}
-		report := t.agentReports.of(node)
+		report := t.nodeReports.of(node)
 		reported = reported || report != nil
 		switch {
 		case !nodestatus.Ready(node):
@@ -157,10 +157,10 @@ func (t *Tracker) Silent() (missing, stale int) {
 	return missing, stale
 }
 
-// writeAgentReportLocked writes a report on a node into the index, and returns the images that are
+// writeKeptReportLocked writes a report on a node into the index, and returns the images that are
 // still to be written: those without layers, or those of NodeStatus, listed, if the report is
 // not fresh.
-func (t *Tracker) writeAgentReportLocked(name string, report *agentReport, listed []index.Image) []index.Image {
+func (t *Tracker) writeKeptReportLocked(name string, report *keptReport, listed []index.Image) []index.Image {
 	if !report.Fresh {
 		t.index.SetImages(report.source, name, nil)
 		return listed
@@ -181,7 +181,7 @@ func (t *Tracker) writeAgentReportLocked(name string, report *agentReport, liste
 // joins returns what is known about a node's joining downloads; nil if nothing is.
 func (t *Tracker) joins(node *v1.Node) *bool {
 	var stated *bool
-	if report := t.agentReports.of(node); report != nil {
+	if report := t.nodeReports.of(node); report != nil {
 		stated = report.JoinsDownloads
 	}
 	joins, _ := nodestatus.JoinsDownloads(node, stated)

@@ -17,8 +17,8 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
 
-// agentReports has the agent of n1 report images.
-func (s *stock) agentReports(uid types.UID, images ...index.Image) {
+// nodeReports has the source of reports report images of n1.
+func (s *stock) nodeReports(uid types.UID, images ...index.Image) {
 	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: uid, Fresh: true, Images: images})
 }
 
@@ -47,7 +47,7 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 	s.withUID("u1", []string{at("quay.io/listed", "listed")})
 	s.expect("NodeStatus", "n1", "quay.io/wanted:1", 100, 150)
 
-	s.agentReports("u1", reported("quay.io/other:1", layer("agent", 50)))
+	s.nodeReports("u1", reported("quay.io/other:1", layer("agent", 50)))
 	s.expect("the agent", "n1", "quay.io/wanted:1", 50, 150)
 	if by := s.tracker.Provenance("n1", []imageref.Canonical{"quay.io/other:1"}); by != locality.FromLayers {
 		t.Errorf("known by %q", by)
@@ -60,7 +60,7 @@ func TestAgentsReplaceNodeStatus(t *testing.T) {
 
 	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: "u1"})
 	s.expect("the agent is gone", "n1", "quay.io/wanted:1", 100, 150)
-	s.agentReports("u1", reported("quay.io/other:1", layer("agent", 50)), reported("quay.io/base:1", layer("base", 100)))
+	s.nodeReports("u1", reported("quay.io/other:1", layer("agent", 50)), reported("quay.io/base:1", layer("base", 100)))
 	s.expect("the agent is back", "n1", "quay.io/wanted:1", 150, 150)
 	s.agent.Sink.SetReport("test", "n1", nil)
 	s.expect("its object is gone", "n1", "quay.io/wanted:1", 100, 150)
@@ -74,7 +74,7 @@ func TestAgentsNameImages(t *testing.T) {
 	source := &fixture.FollowedImages{}
 	s := newStock(t, source)
 	s.withUID("u1")
-	s.agentReports("u1", index.Image{Canonical: []imageref.Canonical{sha("bare")}}, reported("quay.io/other:1", layer("agent", 50)))
+	s.nodeReports("u1", index.Image{Canonical: []imageref.Canonical{sha("bare")}}, reported("quay.io/other:1", layer("agent", 50)))
 	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("agent", 50)))
 	s.expect("unknown", "n1", "quay.io/wanted:1", 50, 150)
 	source.Set(sha("bare"), every(layer("base", 100)))
@@ -89,16 +89,16 @@ func TestAgentsAndNodes(t *testing.T) {
 	source := s.source
 	source.Set("quay.io/wanted:1", every(layer("base", 100), layer("agent", 50)))
 	image := reported("quay.io/other:1", layer("agent", 50))
-	s.agentReports("u1", image)
+	s.nodeReports("u1", image)
 	s.withUID("u1")
 	s.expect("the Node came", "n1", "quay.io/wanted:1", 50, 150)
 
 	// The Node was made again: another machine, without a report.
 	s.withUID("u2")
 	s.expect("another Node", "n1", "quay.io/wanted:1", 0, 150)
-	s.agentReports("u1", image)
+	s.nodeReports("u1", image)
 	s.expect("a late report of the Node before", "n1", "quay.io/wanted:1", 0, 150)
-	s.agentReports("u2", image)
+	s.nodeReports("u2", image)
 	s.expect("its own report", "n1", "quay.io/wanted:1", 50, 150)
 
 	// The report of the next Node comes before the event that the Node was made again.
@@ -106,7 +106,7 @@ func TestAgentsAndNodes(t *testing.T) {
 	next.UID = "u3"
 	next.Status.NodeInfo.OperatingSystem, next.Status.NodeInfo.Architecture = amd64.OS, amd64.Architecture
 	must(t, s.store.Update(next))
-	s.agentReports("u3", image)
+	s.nodeReports("u3", image)
 	s.set(next)
 	s.expect("a report before the event", "n1", "quay.io/wanted:1", 50, 150)
 
@@ -122,7 +122,7 @@ func TestAgentsAndNodes(t *testing.T) {
 	must(t, s.store.Delete(next))
 	s.handler.OnDelete(next)
 	delete(s.nodes, "n1")
-	s.agentReports("u3", image)
+	s.nodeReports("u3", image)
 	s.withUID("u4")
 	s.expect("a report of a Node that is gone", "n1", "quay.io/wanted:1", 0, 150)
 }
@@ -182,7 +182,7 @@ func TestSilent(t *testing.T) {
 	ready("never-ready", func(n *v1.Node) { n.Status.Conditions = nil })
 	ready("windows", func(n *v1.Node) { n.Status.NodeInfo.OperatingSystem = "windows" })
 	expect("no agents", 0, 0)
-	s.agentReports("uid-n1")
+	s.nodeReports("uid-n1")
 	expect("an agent on n1", 1, 0)
 	s.agent.Sink.SetReport("test", "n1", &locality.NodeReport{UID: "uid-n1"})
 	expect("stale", 1, 1)
@@ -190,9 +190,9 @@ func TestSilent(t *testing.T) {
 	expect("its node is down", 1, 0)
 	ready("n1")
 	expect("its node is back", 1, 1)
-	s.agentReports("of another")
+	s.nodeReports("of another")
 	expect("of a Node that is gone", 0, 0)
-	s.agentReports("uid-n1")
+	s.nodeReports("uid-n1")
 	ready("n3")
 	expect("another node", 2, 0)
 	if nodestatus.Layers {
@@ -211,7 +211,7 @@ func TestAgentsListAll(t *testing.T) {
 	s.withUID("u1", []string{at("quay.io/small", "small")})
 	s.withUID("u1", []string{at("quay.io/large", "large")})
 	s.expect("remembered", "n1", "quay.io/wanted:1", 100, 105)
-	s.agentReports("u1", reported("quay.io/large:1", layer("large", 500)))
+	s.nodeReports("u1", reported("quay.io/large:1", layer("large", 500)))
 	s.expect("the agent does not list it", "n1", "quay.io/wanted:1", 0, 105)
 	if counts := s.tracker.ImagesOf("n1"); counts[locality.FromUse] != 0 {
 		t.Errorf("%v", counts)

@@ -1,6 +1,6 @@
-// Package imagemanifest decodes manifests and indexes of images, as OCI and Docker (schema 2) have
+// Package ocimanifest decodes manifests and indexes of images, as OCI and Docker (schema 2) have
 // them. They come from registries, so lists are bounded; whoever uses them checks the rest.
-package imagemanifest
+package ocimanifest
 
 import (
 	"bytes"
