@@ -6,6 +6,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+
+	"github.com/containerd/platforms"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // MaxList is how many entries of a list are decoded, one more than the resolver takes of an index.
@@ -36,6 +39,21 @@ type Descriptor struct {
 		// OSFeatures is a list of what the operating system must have.
 		OSFeatures json.RawMessage `json:"os.features"`
 	} `json:"platform"`
+}
+
+// ContainerdTakes returns which entry of an index containerd takes, by their platforms, nil where none is stated; -1 if it
+// takes none. It takes the first one of the best platform, and one without platform if nothing else matches: that counts if
+// its configuration is of a platform that matches (images.Manifest of github.com/containerd/containerd/v2/core/images).
+func ContainerdTakes(of []*ocispec.Platform, matcher platforms.MatchComparer) int {
+	taken := -1
+	for i, p := range of {
+		switch {
+		case p != nil && !matcher.Match(*p):
+		case taken < 0, p != nil && (of[taken] == nil || matcher.Less(*p, *of[taken])):
+			taken = i
+		}
+	}
+	return taken
 }
 
 // List has the first MaxList descriptors of a list; nil if there is none. All empty ones of a long

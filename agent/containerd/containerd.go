@@ -33,6 +33,7 @@ import (
 	"github.com/layer-locality/layer-locality/agent/manifest"
 	"github.com/layer-locality/layer-locality/agent/read"
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/ocimanifest"
 )
 
 const (
@@ -311,17 +312,17 @@ func (r *Reader) find(ctx context.Context, target string, blobs *blobs, known *m
 	return &found{digest: entry.Digest, manifest: m}, nil
 }
 
-// choose returns the entry of an index that containerd takes, if any: the first one of the best platform, and one
-// without platform if no other is for this node.
-func (r *Reader) choose(entries []manifest.Entry) (chosen []manifest.Entry) {
-	for _, entry := range entries {
-		switch {
-		case entry.Platform != nil && !r.platform.Match(*entry.Platform):
-		case chosen == nil || entry.Platform != nil && (chosen[0].Platform == nil || r.platform.Less(*entry.Platform, *chosen[0].Platform)):
-			chosen = []manifest.Entry{entry}
-		}
+// choose returns the entry of an index that containerd takes, if any.
+func (r *Reader) choose(entries []manifest.Entry) []manifest.Entry {
+	of := make([]*ocispec.Platform, len(entries))
+	for i := range entries {
+		of[i] = entries[i].Platform
 	}
-	return chosen
+	taken := ocimanifest.ContainerdTakes(of, r.platform)
+	if taken < 0 {
+		return nil
+	}
+	return entries[taken : taken+1]
 }
 
 // checkPlatform returns no error if a configuration is of this node's platform: it counts where an index states none.

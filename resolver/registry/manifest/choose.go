@@ -15,6 +15,7 @@ import (
 	"go.podman.io/image/v5/types"
 
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/ocimanifest"
 )
 
 // Containerd after a platform means that containerd's choice among the manifests of an
@@ -132,30 +133,19 @@ func (c *Content) crio(node *v1.Platform) (digest.Digest, error) {
 }
 
 // containerd returns the digest of the manifest that containerd takes on a node; empty if
-// there is none. It does what images.Manifest of containerd does: the first of the best
-// platform, and one without platform if nothing else matches.
+// there is none.
 func (c *Content) containerd(node *v1.Platform) (digest.Digest, error) {
 	var index ocispec.Index
 	if err := json.Unmarshal(c.body, &index); err != nil {
 		return "", errUnreadable
 	}
-	matcher := matcherOf(node)
-	manifests := slices.DeleteFunc(index.Manifests, func(d ocispec.Descriptor) bool {
-		return d.Platform != nil && !matcher.Match(*d.Platform)
-	})
-	slices.SortStableFunc(manifests, func(a, b ocispec.Descriptor) int {
-		switch {
-		case a.Platform == nil && b.Platform == nil:
-			return 0
-		case a.Platform == nil, b.Platform != nil && matcher.Less(*b.Platform, *a.Platform):
-			return 1
-		case b.Platform == nil, matcher.Less(*a.Platform, *b.Platform):
-			return -1
-		}
-		return 0
-	})
-	if len(manifests) == 0 {
+	of := make([]*ocispec.Platform, len(index.Manifests))
+	for i := range index.Manifests {
+		of[i] = index.Manifests[i].Platform
+	}
+	taken := ocimanifest.ContainerdTakes(of, matcherOf(node))
+	if taken < 0 {
 		return "", nil
 	}
-	return manifests[0].Digest, nil
+	return index.Manifests[taken].Digest, nil
 }
