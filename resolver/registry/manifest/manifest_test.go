@@ -117,6 +117,12 @@ func TestMemoryOfHostileContent(t *testing.T) {
 func TestChoose(t *testing.T) {
 	id := digest.FromString
 	nested := entryOf(id("nested"), "linux/amd64")
+	// Nodes do not report theirs: the first entry counts.
+	windows := func(name, version string) object {
+		entry := entryOf(id(name), "windows/amd64")
+		entry["platform"] = object{"os": "windows", "architecture": "amd64", "os.version": version}
+		return entry
+	}
 	nested["mediaType"] = indexType
 	for _, c := range []struct {
 		name      string
@@ -141,6 +147,8 @@ func TestChoose(t *testing.T) {
 		{"only without platform", []object{entryOf(id("x"), ""), entryOf(id("y"), "")}, amd64, "x linux/amd64"},
 		{"one for two", []object{entryOf(id("a"), "linux/amd64"), entryOf(id("a"), "linux/arm64")}, []string{"linux/amd64", "linux/arm64"}, "a linux/amd64"},
 		{"nested", []object{nested}, amd64, "nested linux/amd64"},
+		{"versions of Windows", []object{windows("a", "10.0.20348.1"), windows("b", "10.0.26100.1")}, []string{"windows/amd64"}, "a windows/amd64"},
+		{"versions of Windows, with containerd", []object{windows("a", "10.0.20348.1"), windows("b", "10.0.26100.1")}, []string{"windows/amd64" + Containerd}, "a windows/amd64"},
 		{"no platforms", []object{entryOf(id("a"), "linux/amd64")}, nil, ""},
 		{"platforms that are none", []object{entryOf(id("a"), "linux/amd64")}, []string{"", "linux", "linux/amd64/a/b", "/"}, ""},
 		{"nothing", nil, amd64, ""},
