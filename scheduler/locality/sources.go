@@ -60,7 +60,7 @@ type NodeSource interface {
 	Start(ctx context.Context, sink NodeSink) (Syncer, error)
 }
 
-// NodeSink receives the reports of NodeSources. *index.Index is one.
+// NodeSink receives the reports of NodeSources.
 type NodeSink interface {
 	// SetImages replaces the images that the source reports for a node. If there
 	// is no such Node, it forgets the report and returns false. A source must
