@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/layer-locality/layer-locality/lab/bench"
 	"github.com/layer-locality/layer-locality/lab/bench/process"
@@ -86,6 +87,8 @@ type Node struct {
 	// First are the first readings of agents that were started, Lists those that followed.
 	First []time.Duration `json:"first"`
 	Lists []time.Duration `json:"lists"`
+	// CRI are lists of the images by the runtime itself, over CRI as the kubelet asks for them: the floor of Lists.
+	CRI []time.Duration `json:"cri"`
 	// Without and With are pulls of the large image while no agents run, and while they do.
 	Without []time.Duration `json:"without"`
 	With    []time.Duration `json:"with"`
@@ -164,12 +167,26 @@ func Run(ctx context.Context, config Config) (_ *Result, err error) {
 	if err := m.start(ctx); err != nil {
 		return result, err
 	}
-	for _, step := range []func(context.Context) error{m.changes, m.burst, m.takes, m.readings} {
+	for _, step := range []func(context.Context) error{m.changes, m.burst, m.takes, m.readings, m.lists} {
 		if err := step(ctx); err != nil {
 			return result, err
 		}
 	}
 	return result, nil
+}
+
+// lists has the runtimes list their images.
+func (m *measurement) lists(ctx context.Context) error {
+	for _, node := range m.nodes {
+		for range 20 {
+			begin := time.Now()
+			if _, err := node.cri.Image.ListImages(ctx, &runtimeapi.ListImagesRequest{}); err != nil {
+				return err
+			}
+			node.measured.CRI = append(node.measured.CRI, time.Since(begin))
+		}
+	}
+	return nil
 }
 
 // order returns, for a round, which turns have agents: A B B A.

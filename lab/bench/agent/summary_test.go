@@ -25,12 +25,12 @@ func TestWrite(t *testing.T) {
 		Config: Config{Images: 1000, Idle: 100 * time.Second},
 		Nodes: []*Node{
 			{
-				Runtime: cluster.Containerd, Agent: true, First: times(400, 300, 350), Lists: times(10, 20, 30), Without: times(500, 600, 700), With: times(660, 630, 650),
+				Runtime: cluster.Containerd, Agent: true, First: times(400, 300, 350), Lists: times(10, 20, 30), CRI: times(8, 10, 12), Without: times(500, 600, 700), With: times(660, 630, 650),
 				Seen: times(1300, 1400), Gone: times(1200), Burst: times(5000), BurstGone: times(5000, 8100), Status: times(20_000),
 				Reader: process.Memory{RSS: 20 << 20, Anonymous: 5 << 20}, Publisher: process.Memory{RSS: 15 << 20}, Idle: 100 * time.Millisecond,
 			},
 			{
-				Runtime: cluster.CRIO, Agent: true, First: times(12), Lists: times(2), Without: times(500), With: times(505),
+				Runtime: cluster.CRIO, Agent: true, First: times(12), Lists: times(2), CRI: times(4), Without: times(500), With: times(505),
 				Seen: times(1500, 3100), Gone: times(1250, 2900), Burst: times(6400), BurstGone: times(6000), Status: times(30_000),
 				Reader: process.Memory{RSS: 16 << 20}, Publisher: process.Memory{RSS: 15 << 20}, Idle: 250 * time.Millisecond,
 			},
@@ -41,12 +41,12 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	const want = "agent images=1000 first_ms=350 list_ms=20.0 rss_mib=35.0 seen_p50_ms=1400 seen_p99_ms=3100 pull_ratio=1.083 idle_mcpu=2.50"
+	const want = "agent images=1000 first_ms=350 list_ms=20.0 list_ratio=2.00 rss_mib=35.0 seen_p50_ms=1400 seen_p99_ms=3100 pull_ratio=1.083 idle_mcpu=2.50"
 	if got := lines[len(lines)-1]; got != want {
 		t.Errorf("last line: got %q, want %q", got, want)
 	}
 	for _, want := range []string{
-		"goal met: first_ms <= 1000, measured 350.000", "goal missed: seen_p99_ms <= 3000, measured 3100.000",
+		"goal met: first_ms <= 1000, measured 350.000", "goal met: list_ratio <= 2, measured 2.000", "goal missed: seen_p99_ms <= 3000, measured 3100.000",
 		"goal met: seen_p99_ms of a burst <= 6500, measured 6400.000", "goal missed: pull_ratio <= 1.02, measured 1.083", "goal missed: idle_mcpu",
 		"goal met: gone_p99_ms <= 3000, measured 2900.000", "goal missed: gone_p99_ms of a burst <= 8000, measured 8100.000",
 	} {

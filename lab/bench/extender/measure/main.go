@@ -92,6 +92,9 @@ type measured struct {
 	AnswerCPUMillis float64 `json:"answerCPUMillis"`
 	RoundTripMillis float64 `json:"roundTripMillis"`
 	PluginMillis    float64 `json:"pluginMillis"`
+	// EchoMillis is what kube-scheduler waits for a server that sends the same answers without reading the
+	// requests: the floor of RoundTripMillis.
+	EchoMillis float64 `json:"echoMillis"`
 	// SameNode is the share of pods for which the best node with the extender is one of the
 	// best with the plugin.
 	SameNode float64 `json:"sameNode"`
@@ -131,8 +134,8 @@ func (o *options) run(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			fmt.Printf("nodes=%d max_score=%d weight=%d answer_ms=%.2f answer_cpu_ms=%.2f roundtrip_ms=%.2f plugin_ms=%.2f same_node=%.3f tied=%.3f\n",
-				m.Nodes, m.MaxScore, m.Weight, m.AnswerMillis, m.AnswerCPUMillis, m.RoundTripMillis, m.PluginMillis, m.SameNode, m.Tied)
+			fmt.Printf("nodes=%d max_score=%d weight=%d answer_ms=%.2f answer_cpu_ms=%.2f roundtrip_ms=%.2f echo_ms=%.2f plugin_ms=%.2f same_node=%.3f tied=%.3f\n",
+				m.Nodes, m.MaxScore, m.Weight, m.AnswerMillis, m.AnswerCPUMillis, m.RoundTripMillis, m.EchoMillis, m.PluginMillis, m.SameNode, m.Tied)
 			all = append(all, *m)
 		}
 	}
@@ -155,7 +158,7 @@ func (o *options) run(ctx context.Context) error {
 		}
 	}
 	last := all[len(all)-1]
-	fmt.Printf("extender nodes=%d answer_ms=%.2f roundtrip_ms=%.2f same_node=%.3f rss_mib=%d\n", last.Nodes, last.AnswerMillis, last.RoundTripMillis, last.SameNode, rss)
+	fmt.Printf("extender nodes=%d answer_ms=%.2f roundtrip_ms=%.2f echo_ratio=%.2f same_node=%.3f rss_mib=%d\n", last.Nodes, last.AnswerMillis, last.RoundTripMillis, last.RoundTripMillis/last.EchoMillis, last.SameNode, rss)
 	return nil
 }
 
@@ -328,6 +331,29 @@ type timed struct {
 	answered  func()
 	mu        sync.Mutex
 	took, cpu []time.Duration
+	last      []byte // answer
+}
+
+// recorder keeps what it writes.
+type recorder struct {
+	http.ResponseWriter
+	written bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (r *recorder) Write(p []byte) (int, error) {
+	r.written.Write(p)
+	return r.ResponseWriter.Write(p)
+}
+
+// echo answers as the timed server did last, whatever it is asked.
+func (t *timed) echo(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	t.mu.Lock()
+	answer := t.last
+	t.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(answer)
 }
 
 func (t *timed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -337,17 +363,18 @@ func (t *timed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
+	record := &recorder{ResponseWriter: w}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	began, used := time.Now(), timing.Thread()
-	t.next.ServeHTTP(w, r)
+	t.next.ServeHTTP(record, r)
 	took, cpu := time.Since(began), timing.Thread()-used
 	if t.answered != nil {
 		t.answered()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.took, t.cpu = append(t.took, took), append(t.cpu, cpu)
+	t.took, t.cpu, t.last = append(t.took, took), append(t.cpu, cpu), record.written.Bytes()
 }
 
 // all returns what every answer took. The last one may be counted after it was read.
@@ -396,8 +423,15 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 		return nil, err
 	}
 
+	echoing := httptest.NewServer(http.HandlerFunc(server.echo))
+	defer echoing.Close()
+	echo, err := extenderAt(echoing.URL, layers, weight)
+	if err != nil {
+		return nil, err
+	}
+
 	random := rand.New(rand.NewPCG(1, 1))
-	var roundTrips, scored []time.Duration
+	var roundTrips, echoes, scored []time.Duration
 	same, tied := 0, 0
 	for i := range pods {
 		pod := podOf(fmt.Sprint("pod-", i), pick(random, images))
@@ -408,6 +442,11 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 		}
 		roundTrips = append(roundTrips, time.Since(began))
 		clock.Step(expectedpods.Timeout) // each pod finds the same nodes
+		began = time.Now()
+		if _, _, err := echo.Prioritize(pod, beside.nodes); err != nil {
+			return nil, err
+		}
+		echoes = append(echoes, time.Since(began))
 
 		others, ours, err := beside.score(ctx, pod)
 		if err != nil {
@@ -436,7 +475,7 @@ func measure(ctx context.Context, images []v1.ContainerImage, nodes []*v1.Node, 
 	took, cpu := server.all()
 	return &measured{
 		Nodes: len(nodes), MaxScore: most, Weight: weight,
-		AnswerMillis: median(took), AnswerCPUMillis: median(cpu), RoundTripMillis: median(roundTrips), PluginMillis: median(scored),
+		AnswerMillis: median(took), AnswerCPUMillis: median(cpu), RoundTripMillis: median(roundTrips), EchoMillis: median(echoes), PluginMillis: median(scored),
 		SameNode: float64(same) / float64(pods), Tied: float64(tied) / float64(pods),
 	}, h.Close()
 }
