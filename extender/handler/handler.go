@@ -279,11 +279,8 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, rel
 // decode reads a request, and returns the names of the nodes, each once.
 func decode(body []byte) (*extenderv1.ExtenderArgs, []string, error) {
 	args := &extenderv1.ExtenderArgs{}
-	if !decodeNames(body, args) {
-		*args = extenderv1.ExtenderArgs{}
-		if err := json.Unmarshal(body, args); err != nil {
-			return nil, nil, bad("the request is no ExtenderArgs in JSON: %v", err)
-		}
+	if err := json.Unmarshal(body, args); err != nil {
+		return nil, nil, bad("the request is no ExtenderArgs in JSON: %v", err)
 	}
 	if args.Pod == nil {
 		return nil, nil, bad("the request has no Pod")
@@ -345,7 +342,11 @@ func (h *Handler) prioritize(ctx context.Context, a *agent.Agent, pod *v1.Pod, n
 		scores.Of[scores.Best]++
 	}
 	decisions.LogScores(klog.FromContext(ctx), "Scored nodes", len(names), func(i int) (string, int64) { return names[i], scores.Of[i] })
-	return encodePriorities(names, scores.Of), nil
+	list := make(extenderv1.HostPriorityList, len(names))
+	for i, name := range names {
+		list[i] = extenderv1.HostPriority{Host: name, Score: scores.Of[i]}
+	}
+	return json.Marshal(list)
 }
 
 func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.ExtenderArgs, names []string) ([]byte, error) {
@@ -354,21 +355,23 @@ func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.E
 		return nil, err
 	}
 	logRejections(klog.FromContext(ctx), "Refused nodes", "Filtered nodes", names, rejections)
-	if args.NodeNames != nil {
-		return encodeFiltered(names, rejections), nil
-	}
-	result := extenderv1.ExtenderFilterResult{Nodes: &v1.NodeList{Items: []v1.Node{}}, FailedNodes: extenderv1.FailedNodesMap{}, FailedAndUnresolvableNodes: extenderv1.FailedNodesMap{}}
-	passes := map[string]bool{}
+	result := extenderv1.ExtenderFilterResult{FailedNodes: extenderv1.FailedNodesMap{}, FailedAndUnresolvableNodes: extenderv1.FailedNodesMap{}}
+	pass, passes := []string{}, map[string]bool{}
 	for i, name := range names {
 		switch rejection := rejections[i]; {
 		case rejection.Reason == "":
-			passes[name] = true
+			pass, passes[name] = append(pass, name), true
 		case rejection.Unresolvable: // no preemption there
 			result.FailedAndUnresolvableNodes[name] = rejection.Reason
 		default:
 			result.FailedNodes[name] = rejection.Reason
 		}
 	}
+	if args.NodeNames != nil {
+		result.NodeNames = &pass
+		return json.Marshal(result)
+	}
+	result.Nodes = &v1.NodeList{Items: []v1.Node{}}
 	for _, node := range args.Nodes.Items {
 		if passes[node.Name] {
 			result.Nodes.Items = append(result.Nodes.Items, node)
