@@ -3,12 +3,14 @@ package qosaware
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -18,6 +20,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	"k8s.io/kubernetes/pkg/scheduler/util"
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
@@ -42,6 +46,7 @@ type host struct {
 	store        *store // nil if nothing is kept
 	metrics      *pluginMetrics
 	terminations *terminations
+	conditions   chan condition
 	// placing means that this scheduler places pods: one that waits to lead follows them, too.
 	placing atomic.Bool
 	// stop ends everything that goes on; stopped is closed when what is known has been saved.
@@ -85,6 +90,7 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 	h.ledger = ledger.New(ledger.Config{Args: args, Owners: owners.get, Clock: clock.RealClock{}})
 	h.terminations = newTerminations(client, h.ledger.Finish)
 	h.metrics = registerMetrics(h.ledger)
+	h.conditions = make(chan condition, maxTold)
 	h.keys = &keys{
 		rules: h.rules, respectPriority: args.RespectPriority, states: ledger.NewReader(args).States,
 		judge: h.judgeQueued, now: h.ledger.Now, byID: map[types.UID]*queueEntry{},
@@ -106,6 +112,7 @@ func newHost(ctx context.Context, args *config.QosAwareArgs, handle fwk.Handle, 
 	go h.run(ctx)
 	go h.keep(ctx)
 	go h.terminations.run(ctx)
+	go writeConditions(ctx, client, h.conditions)
 	if args.DebugBindAddress != "" {
 		go serve(ctx, args.DebugBindAddress, debug)
 	}
@@ -264,7 +271,7 @@ func (h *host) run(ctx context.Context) {
 // maxTold is how many owners get an event at once about what is promised to them.
 const maxTold = 100
 
-// tell writes events for the owners of workloads whose SLO is not admitted, or is again, and logs both.
+// tell writes an event and a condition for the owners of workloads whose SLO is not admitted, or is again, and logs both.
 func (h *host) tell(logger klog.Logger) {
 	if !h.placing.Load() {
 		return
@@ -275,16 +282,52 @@ func (h *host) tell(logger klog.Logger) {
 		if err != nil || !h.serves(pod) {
 			continue
 		}
-		message := "Admitted an SLO again"
+		message, kind := "Admitted an SLO again", v1.EventTypeNormal
+		c := condition{pod, v1.PodCondition{Type: AdmittedCondition, Status: v1.ConditionTrue, Reason: "SLOAdmitted"}}
+		c.Message = fmt.Sprintf("The SLO %g of %s %s is kept from now on.", d.SLO, d.Workload.Kind, d.Workload)
 		if d.Refused {
-			message = "Refused an SLO"
-			h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeWarning, "SLONotAdmitted", "Scheduling",
-				"The SLO %g of %s %s is not kept at present: SLOs here add up to %.1f places, and pods with SLOs were seen to have %.0f. Its pods are served as if they stated none, and make room for others.",
+			message, kind = "Refused an SLO", v1.EventTypeWarning
+			c.Status, c.Reason = v1.ConditionFalse, "SLONotAdmitted"
+			c.Message = fmt.Sprintf("The SLO %g of %s %s is not kept at present: SLOs here add up to %.1f places, and pods with SLOs were seen to have %.0f. Its pods are served as if they stated none, and make room for others.",
 				d.SLO, d.Workload.Kind, d.Workload, a.Stated, a.Places)
-		} else {
-			h.handle.EventRecorder().Eventf(pod, nil, v1.EventTypeNormal, "SLOAdmitted", "Scheduling", "The SLO %g of %s %s is kept from now on.", d.SLO, d.Workload.Kind, d.Workload)
+		}
+		h.handle.EventRecorder().Eventf(pod, nil, kind, c.Reason, "Scheduling", "%s", c.Message)
+		select {
+		case h.conditions <- c:
+		default: // the API server does not take them; the event has the same
 		}
 		logger.V(decisions.Refusals).Info(message, "plugin", Name, "kind", d.Workload.Kind, "workload", d.Workload.String(), "slo", d.SLO, "stated", a.Stated, "places", a.Places)
+	}
+}
+
+// AdmittedCondition is the type of the condition of a pod that reports whether the SLO of its workload is kept. It is on
+// one pod of a workload whose SLO was not at some time.
+const AdmittedCondition v1.PodConditionType = "layerlocality.io/SLOAdmitted"
+
+// condition is one to write.
+type condition struct {
+	pod *v1.Pod
+	v1.PodCondition
+}
+
+// writeConditions writes conditions, one after the other, until the context is done.
+func writeConditions(ctx context.Context, client clientset.Interface, conditions <-chan condition) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-conditions:
+			status := c.pod.Status.DeepCopy()
+			if !podutil.UpdatePodCondition(status, &c.PodCondition) {
+				continue
+			}
+			timed, cancel := context.WithTimeout(ctx, stateTimeout)
+			err := util.PatchPodStatus(timed, client, c.pod.Name, c.pod.Namespace, &c.pod.Status, status)
+			cancel()
+			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Cannot write a condition of a pod; its event has the same", "plugin", Name, "pod", klog.KObj(c.pod), "condition", c.Type)
+			}
+		}
 	}
 }
 

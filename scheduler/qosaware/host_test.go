@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -180,7 +181,7 @@ func (r *warned) Eventf(regarding, _ runtime.Object, _, _, _, _ string, _ ...any
 func TestTells(t *testing.T) {
 	c := newCluster(t, 1, 10, nil)
 	recorder := &warned{}
-	h := &host{ledger: c.Ledger, handle: recorder, rules: c.keys.rules}
+	h := &host{ledger: c.Ledger, handle: recorder, rules: c.keys.rules, conditions: make(chan condition, maxTold)}
 	h.profiles.Store("ours", nil)
 	var pods []*v1.Pod
 	for i := range 4 {
@@ -204,6 +205,31 @@ func TestTells(t *testing.T) {
 	if want := []string{pods[1].Name, pods[2].Name}; !slices.Equal(recorder.pods, want) {
 		t.Errorf("events for %q, want %q", recorder.pods, want)
 	}
+	client := fake.NewClientset(pods[1], pods[2])
+	written := func(want v1.ConditionStatus) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			writeConditions(ctx, client, h.conditions)
+		}()
+		defer func() { cancel(); <-ended }()
+		for _, pod := range []*v1.Pod{pods[1], pods[2]} {
+			if err := wait.PollUntilContextTimeout(ctx, time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+				now, err := client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+				if err != nil || len(now.Status.Conditions) != 1 {
+					return false, err
+				}
+				pod.Status = now.Status // as the informer has it
+				c := now.Status.Conditions[0]
+				return c.Type == AdmittedCondition && c.Status == want && strings.Contains(c.Message, "The SLO 1 of ReplicaSet team/w-"), nil
+			}); err != nil {
+				t.Errorf("%s has %+v, want %s: %v", pod.Name, pod.Status.Conditions, want, err)
+			}
+		}
+	}
+	written(v1.ConditionFalse)
 	for _, pod := range pods {
 		c.NoRoom(pod.UID, false)
 	}
@@ -211,6 +237,7 @@ func TestTells(t *testing.T) {
 	c.Admit()
 	c.clock.SetTime(c.clock.Now().Add(time.Minute))
 	h.tell(logger)
+	written(v1.ConditionTrue)
 	text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 	for _, want := range []string{`Refused an SLO plugin="QosAware" kind="ReplicaSet" workload="team/w-`, `Admitted an SLO again plugin="QosAware" kind="ReplicaSet" workload="team/w-`} {
 		if strings.Count(text, want) != 2 {
