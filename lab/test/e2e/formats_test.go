@@ -14,9 +14,7 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/layer-locality/layer-locality/lab/cluster"
@@ -89,8 +87,7 @@ func TestFormats(t *testing.T) {
 	var confidential string
 	var visible livetest.Layers
 	t.Run("encrypted", func(t *testing.T) { confidential, visible = testEncrypted(t, node) })
-	var artifact string
-	t.Run("artifact", func(t *testing.T) { artifact = testArtifact(t, node) })
+	t.Run("artifact", func(t *testing.T) { pulled["artifact"] = testArtifact(t, node) })
 	if t.Failed() {
 		return // the rest depends on all of it
 	}
@@ -99,12 +96,7 @@ func TestFormats(t *testing.T) {
 	want := registryLayers(t, slices.Collect(maps.Values(pulled))...)
 	want[confidential] = visible
 	t.Run("node", func(t *testing.T) {
-		if artifact == "" {
-			t.Fatal("there is no artifact")
-		}
-		withArtifact := maps.Clone(want)
-		withArtifact[artifact] = nil
-		waitNode(t, node, withArtifact)
+		waitNode(t, node, want)
 		checkManagedFields(t, node.Name)
 	})
 	t.Run("limits", func(t *testing.T) { testLimits(t, node, want) })
@@ -178,26 +170,13 @@ func testSpoofed(t *testing.T, node *cluster.Node) string {
 	return pushed.Reference
 }
 
-// testArtifact pulls an OCI artifact, which shares no layers with images.
+// testArtifact pulls an OCI artifact, whose blobs are its layers.
 func testArtifact(t *testing.T, node *cluster.Node) string {
-	artifact := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
-	artifact = mutate.ConfigMediaType(artifact, "application/vnd.example.settings.v1+json")
-	artifact, err := mutate.AppendLayers(artifact,
-		static.NewLayer([]byte(strings.Repeat("settings ", 1000)), "application/vnd.example.settings.v1"))
+	artifact, err := images.Model(images.Layer{Name: "weights", Size: 90_000}, images.Layer{Name: "settings", Size: 9000})
 	must(t, err)
 	pushed := push(t, "formats/artifact:v1", artifact)
 	pull(t, node, pushed.Reference)
-	for where, list := range lists(t, node) {
-		image := livetest.FindCRI(list, pushed.Reference)
-		if image == nil {
-			t.Errorf("%s lacks the artifact", where)
-		} else if image.GetSpec() != nil {
-			t.Errorf("%s: the artifact has a spec: %v", where, image.GetSpec())
-		}
-	}
-	if spec := statusOf(t, node, pushed.Reference).GetSpec(); len(spec.GetAnnotations()) > 0 {
-		t.Errorf("ImageStatus of the artifact has annotations: %v", spec)
-	}
+	checkCRI(t, node, pushed.Reference)
 	return pushed.Reference
 }
 
