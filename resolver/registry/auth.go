@@ -32,8 +32,8 @@ const (
 	defaultTokenTTL = time.Minute
 	// tokenMargin is how long before its expiry a token is no longer used.
 	tokenMargin = 10 * time.Second
-	// maxTokens bounds the tokens that are remembered.
-	maxTokens = 1024
+	// maxTokens bounds the tokens that are remembered, maxScope the bytes of a scope that a registry states.
+	maxTokens, maxScope = 1024, 1 << 10
 )
 
 // authorizer remembers how registries authenticate, and the tokens that they
@@ -144,11 +144,8 @@ func (a *authorizer) refused(ctx context.Context, s *source, credential authn.Au
 // sameChallenge reports whether two challenges are met in the same way. GitLab has one token server for its registry and
 // its dependency proxy, as two services.
 func sameChallenge(a, b *ggcr.Challenge) bool {
-	same := strings.EqualFold(a.Scheme, b.Scheme)
-	for _, parameter := range []string{"realm", "service", "scope"} {
-		same = same && a.Parameters[parameter] == b.Parameters[parameter]
-	}
-	return same
+	same := func(parameter string) bool { return a.Parameters[parameter] == b.Parameters[parameter] }
+	return strings.EqualFold(a.Scheme, b.Scheme) && same("realm") && same("service") && same("scope")
 }
 
 // stated returns the challenge in the headers of a 401 response; nil if there is none that a client can meet.
@@ -163,21 +160,10 @@ func (s *source) stated(ctx context.Context, header http.Header) *ggcr.Challenge
 		return nil
 	}
 	// Managers that rewrite paths name the repository behind them. Who pulls asks for that scope, too.
-	if scope := stated.Parameters["scope"]; len(scope) > maxScope || scope == s.scope(registry) {
+	if scope := stated.Parameters["scope"]; len(scope) > maxScope || scope == "repository:"+s.repository+":pull" {
 		delete(stated.Parameters, "scope")
 	}
 	return stated
-}
-
-// maxScope bounds a scope that a registry states, in bytes.
-const maxScope = 1 << 10
-
-// scope returns what a token is asked for to read the source's repository; empty if it has none.
-func (s *source) scope(registry name.Registry) string {
-	if s.repository == "" {
-		return ""
-	}
-	return registry.Repo(s.repository).Scope(ggcr.PullScope)
 }
 
 // refusedWith answers every request with 401 and these headers.
@@ -257,10 +243,11 @@ func (a *authorizer) token(ctx context.Context, s *source, credential authn.Auth
 		x := &exchange{source: s, kind: kindToken, anonymous: credential == authn.AuthConfig{}, scheme: realm.Scheme, host: realm.Host}
 		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {
 			var scopes []string
-			for _, scope := range []string{s.scope(registry), challenge.Parameters["scope"]} {
-				if scope != "" {
-					scopes = append(scopes, scope)
-				}
+			if s.repository != "" {
+				scopes = []string{registry.Repo(s.repository).Scope(ggcr.PullScope)}
+			}
+			if stated := challenge.Parameters["scope"]; stated != "" {
+				scopes = append(scopes, stated)
 			}
 			answer, err = ggcr.Exchange(ctx, server, authn.FromConfig(credential), a.transport, scopes, challenge)
 			return err

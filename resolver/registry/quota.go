@@ -87,13 +87,13 @@ func (s *session) takeQuota(ctx context.Context, identifier string) (done func(f
 // learnQuota asks how much is left, if that has to be known. What else the answer states is
 // not used: the answer to the GET request has it again.
 func (s *session) learnQuota(ctx context.Context, q *limits.Quota, identifier string) error {
-	now := s.client.quotas.clock.Now
-	if !q.Unsure(policy.Canonical(s.source.domain) == dockerHub, now()) {
+	unsure := func() bool { return q.Unsure(policy.Canonical(s.source.domain) == dockerHub, s.client.quotas.clock.Now()) }
+	if !unsure() {
 		return nil
 	}
 	q.Asking.Lock()
 	defer q.Asking.Unlock()
-	if !q.Unsure(policy.Canonical(s.source.domain) == dockerHub, now()) {
+	if !unsure() {
 		return nil
 	}
 	if _, err := s.ask(ctx, http.MethodHead, identifier); err != nil && (ctx.Err() != nil || temporary(asError(err).Reason) && !refusesHead(asError(err).code)) {

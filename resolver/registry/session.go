@@ -124,11 +124,7 @@ func (s *session) digest(ctx context.Context) (string, error) {
 // answer so where GET works. 404 is an answer about the image: the distribution specification has it so, and containerd,
 // which asks with HEAD first, pulls nothing then.
 func refusesHead(code int) bool {
-	switch code {
-	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return true
-	}
-	return false
+	return slices.Contains([]int{http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented}, code)
 }
 
 // content asks for a tag or digest and reads the answer.
