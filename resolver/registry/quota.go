@@ -87,7 +87,9 @@ func (s *session) takeQuota(ctx context.Context, identifier string) (done func(f
 // learnQuota asks how much is left, if that has to be known. What else the answer states is
 // not used: the answer to the GET request has it again.
 func (s *session) learnQuota(ctx context.Context, q *limits.Quota, identifier string) error {
-	unsure := func() bool { return q.Unsure(policy.Canonical(s.source.domain) == dockerHub, s.client.quotas.clock.Now()) }
+	unsure := func() bool {
+		return q.Unsure(policy.Canonical(s.source.domain) == dockerHub, s.client.quotas.clock.Now())
+	}
 	if !unsure() {
 		return nil
 	}
