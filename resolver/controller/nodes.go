@@ -199,13 +199,13 @@ func (n *nodes) clusterPlatforms() []string {
 	return n.platforms
 }
 
-// asked returns the platforms as registries are asked for them: with the runtime whose
+// asked returns platforms as registries are asked for them: with the runtime whose
 // choice counts where an index has several manifests for one. If the nodes of a platform
 // have several runtimes, that of most of them.
-func (n *nodes) asked() []string {
+func (n *nodes) asked(platforms []string) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	asked := slices.Clone(n.platforms)
+	asked := slices.Clone(platforms)
 	for i, platform := range asked {
 		if n.foreign[platform] {
 			asked[i] = platform + manifest.Containerd

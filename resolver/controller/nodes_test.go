@@ -262,12 +262,12 @@ func TestRuntimes(t *testing.T) {
 		n.set(name, nodeFacts{platform: workloads.PlatformOf(short.(*corev1.Node)), foreign: workloads.HasForeignRuntime(short.(*corev1.Node))})
 	}
 	n.update()
-	if got := n.asked(); !slices.Equal(got, []string{"linux/amd64" + manifest.Containerd, "linux/arm64"}) {
+	if got := n.asked(n.clusterPlatforms()); !slices.Equal(got, []string{"linux/amd64" + manifest.Containerd, "linux/arm64"}) {
 		t.Errorf("asked for %q", got)
 	}
 	n.remove("c")
 	n.update()
-	if got := n.asked(); !slices.Equal(got, both) || !slices.Equal(n.clusterPlatforms(), both) {
+	if got := n.asked(n.clusterPlatforms()); !slices.Equal(got, both) || !slices.Equal(n.clusterPlatforms(), both) {
 		t.Errorf("asked for %q: of as many nodes, CRI-O's counts", got)
 	}
 }

@@ -83,7 +83,7 @@ func (r *Resolver) lookUpLayers(ctx context.Context, log logr.Logger, queue *que
 	if found.question = "resolve"; r.usage.OnlyOnNodes(t.image.Key) {
 		found.question = "held"
 	}
-	question := lookup.Question{Image: t.image, References: t.image.References, Platforms: t.platforms, Asked: r.nodes.asked()}
+	question := lookup.Question{Image: t.image, References: t.image.References, Platforms: t.platforms, Asked: r.nodes.asked(t.platforms)}
 	if t.known != nil {
 		question.References = []string{t.reference}
 	}

@@ -142,12 +142,18 @@ func ruleOf(m *Entry) (*sysregistriesv2.Registry, []error) {
 	return rule, errs
 }
 
-// Find returns the rule for a reference: that for the longest part of its name; nil if there is none.
+// Find returns the rule for a reference: that for the longest part of its name; nil if there is none with mirrors.
 func (r *Rules) Find(named reference.Named) *sysregistriesv2.Registry {
+	if found := r.find(named); found != nil && (len(found.Mirrors) > 0 || found.Blocked) {
+		return found
+	}
+	return nil
+}
+
+func (r *Rules) find(named reference.Named) (found *sysregistriesv2.Registry) {
 	if r == nil {
 		return nil
 	}
-	var found *sysregistriesv2.Registry
 	for i := range r.bySource {
 		rule := &r.bySource[i]
 		if inSource(named, rule.Prefix) && (found == nil || len(rule.Prefix) > len(found.Prefix)) {
@@ -159,7 +165,7 @@ func (r *Rules) Find(named reference.Named) *sysregistriesv2.Registry {
 
 // FindAny returns the rule for registries without another one, for that of a reference; nil if there is none.
 func (r *Rules) FindAny(named reference.Named) *sysregistriesv2.Registry {
-	if r == nil || r.anywhere == nil {
+	if r == nil || r.anywhere == nil || r.find(named) != nil {
 		return nil
 	}
 	own := *r.anywhere

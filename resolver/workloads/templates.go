@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -74,7 +75,7 @@ func AllTemplates(ctx context.Context, log logr.Logger, api client.Client, templ
 	if err != nil {
 		return nil, err
 	}
-	readable, err := readableTemplates(ctx, api)
+	readable, err := readableTemplates(ctx, log, api)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func AllTemplates(ctx context.Context, log logr.Logger, api client.Client, templ
 
 // readableTemplates returns those of the namespaced kinds that a rule of RBAC names and lets who asks list and watch. A
 // rule for all groups or resources names none, and the groups of Kubernetes and of this project have no others.
-func readableTemplates(ctx context.Context, api client.Client) (found []Template, err error) {
+func readableTemplates(ctx context.Context, log logr.Logger, api client.Client) (found []Template, err error) {
 	review := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: metav1.NamespaceDefault}}
 	if err := api.Create(ctx, review); err != nil {
 		if apierrors.IsForbidden(err) { // see MayRead
@@ -105,7 +106,7 @@ func readableTemplates(ctx context.Context, api client.Client) (found []Template
 			continue
 		}
 		for _, group := range rule.APIGroups {
-			if !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io") || group == v1alpha1.GroupVersion.Group {
+			if !strings.Contains(group, ".") || scheme.Scheme.IsGroupRegistered(group) || group == v1alpha1.GroupVersion.Group {
 				continue
 			}
 			for _, resource := range rule.Resources {
@@ -113,12 +114,13 @@ func readableTemplates(ctx context.Context, api client.Client) (found []Template
 				if meta.IsNoMatchError(err) { // also all resources, and subresources
 					continue
 				}
-				if err != nil {
-					return nil, fmt.Errorf("looking for %s.%s: %w", resource, group, err)
+				var mapping *meta.RESTMapping
+				if err == nil {
+					mapping, err = api.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 				}
-				mapping, err := api.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
-				if err != nil {
-					return nil, fmt.Errorf("looking for %s: %w", kind, err)
+				if err != nil { // nobody named it, and its server may be away
+					log.Error(err, "Cannot find out about a kind that the resolver may list and watch: restart the resolver to have it read", "resource", resource+"."+group)
+					continue
 				}
 				t := Template{GroupVersionKind: kind}
 				if mapping.Scope.Name() != meta.RESTScopeNameNamespace || slices.Contains(found, t) {

@@ -151,6 +151,10 @@ func TestReadableTemplates(t *testing.T) {
 	}
 	flag := templatesOf(t, "argoproj.io/v1alpha1/Rollout={.spec.x}")
 	api := server{mapper: mapper, rules: []authorizationv1.ResourceRule{rule("list watch", "argoproj.io", "rollouts")}, allowed: []string{"list argoproj.io/v1alpha1/rollouts", "watch argoproj.io/v1alpha1/rollouts"}}
+	away := server{mapper: undiscovered{}, rules: api.rules}
+	if all, err := AllTemplates(t.Context(), logr.Discard(), away, nil); err != nil || len(all) > 0 {
+		t.Errorf("a server of a kind that nobody named is away: %v, error %v", all, err)
+	}
 	if all, err := AllTemplates(t.Context(), logr.Discard(), api, flag); err != nil || !slices.Equal(all, flag) {
 		t.Errorf("with a flag: %v, error %v", all, err)
 	}
@@ -266,6 +270,10 @@ func TestParseTemplate(t *testing.T) {
 
 // undiscovered is a mapper that cannot ask the API server.
 type undiscovered struct{ meta.RESTMapper }
+
+func (undiscovered) KindFor(schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+	return schema.GroupVersionKind{}, errors.New("connection refused")
+}
 
 func (undiscovered) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
 	return nil, errors.New("connection refused")

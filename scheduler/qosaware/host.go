@@ -21,7 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
-	"k8s.io/kubernetes/pkg/scheduler/util"
+	statusutil "k8s.io/kubernetes/pkg/util/pod"
 	"k8s.io/utils/clock"
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
@@ -322,9 +322,10 @@ func writeConditions(ctx context.Context, client clientset.Interface, conditions
 				continue
 			}
 			timed, cancel := context.WithTimeout(ctx, stateTimeout)
-			err := util.PatchPodStatus(timed, client, c.pod.Name, c.pod.Namespace, &c.pod.Status, status)
+			// With the UID: another pod of that name does not get it.
+			_, _, _, err := statusutil.PatchPodStatus(timed, client, c.pod.Namespace, c.pod.Name, c.pod.UID, c.pod.Status, *status)
 			cancel()
-			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Cannot write a condition of a pod; its event has the same", "plugin", Name, "pod", klog.KObj(c.pod), "condition", c.Type)
 			}
 		}

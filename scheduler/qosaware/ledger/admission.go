@@ -177,14 +177,15 @@ func (l *Ledger) Untold(most int) (decisions []Decision) {
 			return
 		}
 		d := Decision{Workload: w.key, SLO: w.terms.SLO, Refused: w.refused}
-		waits := false
+		waits, before := false, w.toldBy
 		for _, p := range w.pods {
-			if d.Pod.Name == "" || p.waits() && !waits {
-				d.Pod, waits = types.NamespacedName{Namespace: p.namespace, Name: p.name}, p.waits()
+			name := types.NamespacedName{Namespace: p.namespace, Name: p.name}
+			if d.Pod.Name == "" || p.waits() && !waits || name == before {
+				d.Pod, waits = name, p.waits() || name == before // the same pod again, if it is there
 			}
 		}
 		if d.Pod.Name != "" {
-			w.told = w.refused
+			w.told, w.toldBy = w.refused, d.Pod
 			decisions = append(decisions, d)
 		}
 	})

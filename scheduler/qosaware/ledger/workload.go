@@ -19,7 +19,9 @@ type workload struct {
 	since int64
 	// refused means that its SLO is not admitted, since decided; told is what its owner knows.
 	refused, told bool
-	decided       time.Time
+	// toldBy is the pod by which it was told last.
+	toldBy  types.NamespacedName
+	decided time.Time
 	// replicas is how many pods have to run at once; 0 if nobody states it: then all that there are.
 	replicas int
 	pods     map[types.UID]*pod
