@@ -356,11 +356,11 @@ func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.E
 	}
 	logRejections(klog.FromContext(ctx), "Refused nodes", "Filtered nodes", names, rejections)
 	result := extenderv1.ExtenderFilterResult{FailedNodes: extenderv1.FailedNodesMap{}, FailedAndUnresolvableNodes: extenderv1.FailedNodesMap{}}
-	pass, passes := []string{}, map[string]bool{}
+	passes := []string{}
 	for i, name := range names {
 		switch rejection := rejections[i]; {
 		case rejection.Reason == "":
-			pass, passes[name] = append(pass, name), true
+			passes = append(passes, name)
 		case rejection.Unresolvable: // no preemption there
 			result.FailedAndUnresolvableNodes[name] = rejection.Reason
 		default:
@@ -368,12 +368,13 @@ func (h *Handler) filter(ctx context.Context, a *agent.Agent, args *extenderv1.E
 		}
 	}
 	if args.NodeNames != nil {
-		result.NodeNames = &pass
+		result.NodeNames = &passes
 		return json.Marshal(result)
 	}
 	result.Nodes = &v1.NodeList{Items: []v1.Node{}}
+	passing := sets.New(passes...)
 	for _, node := range args.Nodes.Items {
-		if passes[node.Name] {
+		if passing.Has(node.Name) {
 			result.Nodes.Items = append(result.Nodes.Items, node)
 		}
 	}

@@ -110,26 +110,22 @@ func readableTemplates(ctx context.Context, log logr.Logger, api client.Client) 
 				continue
 			}
 			for _, resource := range rule.Resources {
-				kind, err := api.RESTMapper().KindFor(schema.GroupVersionResource{Group: group, Resource: resource})
-				if meta.IsNoMatchError(err) { // also all resources, and subresources
+				mapping, err := mapped(api, group, resource)
+				switch {
+				case meta.IsNoMatchError(err): // also all resources, and subresources
 					continue
-				}
-				var mapping *meta.RESTMapping
-				if err == nil {
-					mapping, err = api.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
-				}
-				if err != nil { // nobody named it, and its server may be away
+				case err != nil: // nobody named it, and its server may be away
 					log.Error(err, "Cannot find out about a kind that the resolver may list and watch: restart the resolver to have it read", "resource", resource+"."+group)
 					continue
 				}
-				t := Template{GroupVersionKind: kind}
+				t := Template{GroupVersionKind: mapping.GroupVersionKind}
 				if mapping.Scope.Name() != meta.RESTScopeNameNamespace || slices.Contains(found, t) {
 					continue
 				}
 				// The rule may be that of a RoleBinding, for this namespace alone.
 				may, err := MayRead(ctx, api, mapping.Resource)
 				if err != nil {
-					return nil, fmt.Errorf("asking whether %s may be read: %w", kind, err)
+					return nil, fmt.Errorf("asking whether %s may be read: %w", t.GroupVersionKind, err)
 				}
 				if may {
 					found = append(found, t)
@@ -138,6 +134,15 @@ func readableTemplates(ctx context.Context, log logr.Logger, api client.Client) 
 		}
 	}
 	return found, nil
+}
+
+// mapped returns the kind of a resource, in the version that the API server prefers.
+func mapped(api client.Client, group, resource string) (*meta.RESTMapping, error) {
+	kind, err := api.RESTMapper().KindFor(schema.GroupVersionResource{Group: group, Resource: resource})
+	if err != nil {
+		return nil, err
+	}
+	return api.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 }
 
 func servedTemplates(ctx context.Context, log logr.Logger, api client.Client, templates []Template) ([]Template, error) {

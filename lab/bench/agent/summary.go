@@ -80,6 +80,7 @@ func (n *Node) milliCPU(window time.Duration) float64 {
 func (s Summary) goals() []goal {
 	return []goal{
 		{"first_ms", ms(s.First), 1000},
+		{"list_ms", ms(s.List), 50},
 		{"list_ratio", s.ListRatio, 2},
 		{"rss_mib", mib(s.RSS), 40},
 		{"seen_p50_ms", ms(s.SeenP50), 1500},
