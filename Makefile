@@ -58,6 +58,9 @@ test-clusters: ## Besides, all that needs no packages of another kind: every tes
 test-all: ## Everything, as before a release: also packages, and what takes long and rarely breaks (root)
 	@scripts/test.sh all
 
+conformance: ## Kubernetes' conformance tests, on a stock cluster and on a patched one, for hours (root; FOCUS=expression: some of them)
+	@scripts/test.sh conformance; status=$$?; tail -n 1 _out/test/conformance.txt; exit $$status
+
 lint: deps ## golangci-lint, govulncheck, shellcheck, shfmt, actionlint, go.mod, patches
 	@scripts/lint.sh
 

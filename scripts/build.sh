@@ -7,7 +7,8 @@
 #            plugin LayerLocality, layer-extender, layer-resolver, layer-agent, layer-prefetcher and
 #            kubectl-layers
 #   stock    crio pinns kubelet kube-apiserver kube-controller-manager kube-scheduler from
-#            unmodified upstream source; kubeadm, kubectl and kube-proxy when named
+#            unmodified upstream source; kubeadm, kubectl and kube-proxy when named; for Kubernetes' own tests
+#            e2e.test, ginkgo, and agnhost, nonewprivs and sample-apiserver of their images, too
 #   tools    etcd registry runc crictl critest; coredns, local-path-provisioner, containerd and
 #            containerd-shim-runc-v2 (with -1.7 or -2.4: of that version), containerd's ctr, kwok
 #            and helm when named
@@ -51,7 +52,8 @@ group_of() {
   # Another Kubernetes may lack what its libraries need.
   lab/layer-resolver) if [ "$LINE" = "$DEFAULT_LINE" ]; then echo workspace; else echo own; fi ;;
   patched/kubelet | patched/kube-* | patched/layer-extender | patched/kubectl-layers | lab/demo | lab/registry | tools/etcd | tools/crictl) echo workspace ;;
-  stock/kubelet | stock/kube-* | stock/kubeadm | stock/kubectl) echo stock-kubernetes ;;
+  stock/kubelet | stock/kube-* | stock/kubeadm | stock/kubectl | stock/ginkgo | stock/agnhost | stock/nonewprivs | stock/sample-apiserver) echo stock-kubernetes ;;
+  stock/e2e.test) echo stock-tests ;;
   lab/runc) echo tools/runc ;;
   tools/*) echo "$1" ;;
   *) die "there is no ${1%%/*} ${1#*/}" ;;
@@ -68,6 +70,10 @@ package_of() {
   tools/etcd) echo go.etcd.io/etcd/server/v3 ;;
   tools/crictl) echo sigs.k8s.io/cri-tools/cmd/crictl ;;
   */crio) echo ./cmd/crio ;;
+  stock/e2e.test) echo k8s.io/kubernetes/test/e2e ;;
+  stock/ginkgo) echo github.com/onsi/ginkgo/v2/ginkgo ;;
+  stock/agnhost | stock/nonewprivs) echo "k8s.io/kubernetes/test/images/${1#*/}" ;;
+  stock/sample-apiserver) echo k8s.io/sample-apiserver ;;
   *) echo "k8s.io/kubernetes/cmd/${1#*/}" ;;
   esac
 }
@@ -93,7 +99,7 @@ tool_module() {
   esac
 }
 
-kubernetes_version() { if [ "$1" = stock-kubernetes ]; then echo "$KUBERNETES_VERSION"; else our_version kubernetes; fi; }
+kubernetes_version() { if [ "${1%-*}" = stock ]; then echo "$KUBERNETES_VERSION"; else our_version kubernetes; fi; }
 
 # kubernetes_ldflags GROUP: one line for all that is compiled with Kubernetes: -X is for those that have such a variable.
 kubernetes_ldflags() {
@@ -116,9 +122,10 @@ enter() {
     tree=$("$ROOT/scripts/tree.sh" workspace)
     TAGS=$SCHEDULER_TAGS FLAGS=(-ldflags "$(kubernetes_ldflags "$1")")
     ;;
-  stock-kubernetes)
+  stock-kubernetes | stock-tests)
     tree=$("$ROOT/scripts/tree.sh" upstream kubernetes)
     FLAGS=(-ldflags "$(kubernetes_ldflags "$1")")
+    [ "$1" = stock-kubernetes ] || VERB="test" FLAGS+=(-c)
     ;;
   cri-o | stock-cri-o)
     if [ "$1" = cri-o ]; then tree=$("$ROOT/scripts/tree.sh" patched cri-o); else tree=$("$ROOT/scripts/tree.sh" upstream cri-o); fi
@@ -252,7 +259,7 @@ inputs() {
     c_libraries
     echo "$CRIO_TAGS $CRIO_LDFLAGS"
     ;;
-  workspace | stock-kubernetes) kubernetes_ldflags "$group" ;;
+  workspace | stock-kubernetes | stock-tests) kubernetes_ldflags "$group" ;;
   own) kubernetes_version "$group" ;;
   esac
   # The recipe.

@@ -37,7 +37,7 @@ ca-certificates ca-certificates            ca-certificates
 # Packages that the demo and make test do without: installed only if named. dev: what a change to this
 # project needs (lint, generators, images); gh: what fills the releases page; npm: tests of dashboards and
 # of CRI-O; prometheus: what layer-extender asks in a test; cross: crio for the other architecture; qemu:
-# runs it; kind-image: a kind node image; vm: a virtual machine; bats: what CRI-O's own tests need (bats
+# runs it; kind-image: a kind node image; conformance: images of Kubernetes' tests; vm: a virtual machine; bats: what CRI-O's own tests need (bats
 # itself is from npm); the others: packages of that kind and their tests.
 EXTRAS='
 dev       skopeo          skopeo                     skopeo
@@ -70,6 +70,8 @@ kind      aardvark-dns      aardvark-dns         aardvark-dns
 kind      runc              runc                 runc
 kind      debootstrap       debootstrap          debootstrap
 kind-image debootstrap      debootstrap          debootstrap
+conformance debootstrap     debootstrap          debootstrap
+conformance nft             nftables             nftables
 vm        qemu-system-x86_64 qemu-system-x86     qemu-system-x86-core
 vm        debootstrap       debootstrap          debootstrap
 vm        mkfs.ext4         e2fsprogs            e2fsprogs

@@ -33,7 +33,7 @@ agent               c 20 LAB agent cmd/layer-agent lab/dashboards internal/monit
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler lab/test/agents lab/test/extender
 skew                c 12 LAB crio kubelet patches scheduler lab/test/skew
 deploy              c 14 LAB cmd lab/cmd lab/demos extender internal/monitoring kubectllayers ocimanifest resolver scheduler terminal lab/test/demos lab/test/deploy
-critest             c 6 LAB crio patches/cri-o scheduler lab/test/critest
+critest             c 6 LAB crio patches/cri-o scheduler lab/test/critest lab/test/suites
 race                p 3 crio imageref kubelet resolver scheduler
 upstream-cri-o      p 6 crio patches/cri-o
 upstream-kubernetes p 12 kubelet patches/kubernetes
@@ -47,6 +47,7 @@ kind                a 19 PRODUCT lab/demos kind lab/test/demos lab/test/engine l
 okd                 a 12 PRODUCT internal/controlplane okd-machine-os rpm lab/test/engine lab/test/okd
 nix                 a 8 PRODUCT flake.lock flake.nix nix lab/test/nix
 release             a 60 .
+conformance         a 240 PRODUCT LAB lab/test/conformance lab/test/suites
 arch                a 30 PRODUCT lab/test/arch
 vm                  a 15 PRODUCT LAB docs/install-binaries.md lab/test/vm
 '
@@ -339,6 +340,13 @@ step_stock() {
 }
 step_skew() { on_clusters skew test/skew; }
 step_critest() { { [ -z "$FULL" ] || containerds; } && on_clusters critest test/critest; }
+
+# Kubernetes' conformance tests, on a stock cluster and on a patched one; FOCUS selects some.
+step_conformance() {
+  raise_inotify && scripts/install-deps.sh conformance && cluster_binaries &&
+    scripts/build.sh tools coredns stock kubectl kube-proxy ginkgo e2e.test agnhost nonewprivs sample-apiserver &&
+    go_test conformance lab -tags e2e -count=1 -timeout 9h ./test/conformance/...
+}
 
 # A node in a virtual machine.
 step_vm() { scripts/install-deps.sh vm && on_clusters vm test/vm; }

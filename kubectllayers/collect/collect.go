@@ -80,6 +80,9 @@ type Parts struct {
 	Pods, PodsUnlessReported bool
 	// Images are the ImageManifests.
 	Images bool
+	// For are pods that nodes are rated for, with all of Nodes, Pods and Images: NodeLayers then have only what matters
+	// to these pods, if ImageManifests have their images. They are read last.
+	For []*v1.Pod
 }
 
 // Cluster is what was read.
@@ -170,9 +173,15 @@ func (r *Reader) read(ctx context.Context, parts Parts, needsNodes bool) (*Clust
 		})
 	}
 	read(0, parts.Nodes, func(ctx context.Context, c *Cluster) *Problem { return r.nodes(ctx, c, parts.Node) })
-	read(1, parts.Nodes, func(ctx context.Context, c *Cluster) *Problem { return r.nodeLayers(ctx, c, parts.Node) })
 	read(2, parts.Pods, func(ctx context.Context, c *Cluster) *Problem { return r.pods(ctx, c, parts.Node) })
 	read(3, parts.Images, r.imageManifests)
+	var of *wanted
+	if len(parts.For) > 0 {
+		if wait.Wait(); !slices.ContainsFunc(problems, func(p *Problem) bool { return p != nil }) {
+			of = c.wantedBy(ctx, parts.For)
+		}
+	}
+	read(1, parts.Nodes, func(ctx context.Context, c *Cluster) *Problem { return r.nodeLayers(ctx, c, parts.Node, of) })
 	wait.Wait()
 	if parts.PodsUnlessReported && problems[0] == nil && !c.allReported() {
 		problems[2] = r.pods(ctx, c, parts.Node)
@@ -365,9 +374,9 @@ func slim(pod *v1.Pod) *v1.Pod {
 	return p
 }
 
-func (r *Reader) nodeLayers(ctx context.Context, c *Cluster, name string) *Problem {
+func (r *Reader) nodeLayers(ctx context.Context, c *Cluster, name string, of *wanted) *Problem {
 	return r.own(ctx, v1alpha1.NodeLayersResource.Resource, "NodeLayers", name, func(text []byte) (int, error) {
-		return eachNodeLayers(text, func(o *v1alpha1.NodeLayers) { c.agent(o, r.Now()) })
+		return eachNodeLayers(text, of, func(o *v1alpha1.NodeLayers) { c.agent(o, r.Now()) })
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -13,8 +14,9 @@ import (
 
 // eachNodeLayers calls f with the objects of a list, and returns how many there are. NodeLayers consist of
 // two lists of texts, and a large cluster has 300 MB of them. encoding/json goes through them twice, byte by
-// byte, so these two lists are taken out here; it reads all the rest.
-func eachNodeLayers(text []byte, f func(*v1alpha1.NodeLayers)) (count int, err error) {
+// byte, so these two lists are taken out here; it reads all the rest. Of the lists, only what is wanted becomes a
+// text: images that are not are left out, layers are empty, since images have their places.
+func eachNodeLayers(text []byte, of *wanted, f func(*v1alpha1.NodeLayers)) (count int, err error) {
 	s := &scanner{text: text}
 	var rest remainder
 	s.object(func(key []byte) {
@@ -23,7 +25,7 @@ func eachNodeLayers(text []byte, f func(*v1alpha1.NodeLayers)) (count int, err e
 			return
 		}
 		s.array(func() {
-			o, err := s.nodeLayers()
+			o, err := s.nodeLayers(of)
 			if err != nil {
 				s.fail(err)
 			}
@@ -47,10 +49,10 @@ func eachNodeLayers(text []byte, f func(*v1alpha1.NodeLayers)) (count int, err e
 }
 
 // nodeLayers reads an object.
-func (s *scanner) nodeLayers() (*v1alpha1.NodeLayers, error) {
+func (s *scanner) nodeLayers(of *wanted) (*v1alpha1.NodeLayers, error) {
 	var rest, restOfSpec remainder
 	o := &v1alpha1.NodeLayers{}
-	var layers, images []string
+	var layers, images [][]byte
 	s.object(func(key []byte) {
 		if string(key) != `"spec"` || s.next() != '{' {
 			rest.add(key, s.value())
@@ -59,9 +61,9 @@ func (s *scanner) nodeLayers() (*v1alpha1.NodeLayers, error) {
 		s.object(func(key []byte) {
 			switch string(key) {
 			case `"layers"`:
-				layers = s.strings()
+				layers = s.strings(&s.layers)
 			case `"images"`:
-				images = s.strings()
+				images = s.strings(&s.images)
 			default:
 				restOfSpec.add(key, s.value())
 			}
@@ -74,8 +76,9 @@ func (s *scanner) nodeLayers() (*v1alpha1.NodeLayers, error) {
 	if err := json.Unmarshal(rest.object(), o); err != nil {
 		return nil, err
 	}
-	o.Spec.Layers, o.Spec.Images = layers, images
-	return o, nil
+	keptLayers, keptImages := of.lines(o.Spec.Reuse, layers, images)
+	o.Spec.Layers, o.Spec.Images = s.texts(layers, keptLayers, true), s.texts(images, keptImages, false)
+	return o, s.err
 }
 
 // remainder is an object of what was not taken out.
@@ -107,8 +110,8 @@ type scanner struct {
 	text []byte
 	at   int
 	err  error
-	// most is how many strings an array had so far at the most: nodes are alike.
-	most int
+	// layers and images are those of the object before: the next one's take their place.
+	layers, images [][]byte
 }
 
 func (s *scanner) fail(err error) {
@@ -217,26 +220,45 @@ func (s *scanner) value() []byte {
 	return s.text[begin:s.at]
 }
 
-// strings passes an array of strings, or null, and returns them.
-func (s *scanner) strings() (all []string) {
+// strings passes an array of strings, or null, and returns them as they are between their quotes, in the buffer; nil for
+// null.
+func (s *scanner) strings(buffer *[][]byte) [][]byte {
 	if s.next() != '[' {
-		s.fail(json.Unmarshal(s.value(), &all))
-		return all
+		var none []string
+		s.fail(json.Unmarshal(s.value(), &none))
+		return nil
 	}
-	all = make([]string, 0, s.most)
+	if *buffer = (*buffer)[:0]; *buffer == nil {
+		*buffer = [][]byte{}
+	}
 	s.array(func() {
-		quoted := s.quoted()
-		if s.err != nil {
-			return
+		if quoted := s.quoted(); s.err == nil {
+			*buffer = append(*buffer, quoted[1:len(quoted)-1])
 		}
-		if one := quoted[1 : len(quoted)-1]; bytes.IndexByte(one, '\\') < 0 {
-			all = append(all, string(one))
-			return
-		}
-		var one string
-		s.fail(json.Unmarshal(quoted, &one))
-		all = append(all, one)
 	})
-	s.most = min(1024, max(s.most, len(all)))
+	return *buffer
+}
+
+// texts returns what strings stand for, in memory of its own; of those that are not kept the empty text, or nothing. A nil
+// kept means all.
+func (s *scanner) texts(from [][]byte, kept []bool, empty bool) (all []string) {
+	if from == nil {
+		return nil
+	}
+	all = make([]string, 0, len(from))
+	for i, text := range from {
+		switch {
+		case kept != nil && !kept[i]:
+			if empty {
+				all = append(all, "")
+			}
+		case bytes.IndexByte(text, '\\') < 0:
+			all = append(all, string(text))
+		default:
+			var one string
+			s.fail(json.Unmarshal(slices.Concat([]byte{'"'}, text, []byte{'"'}), &one))
+			all = append(all, one)
+		}
+	}
 	return all
 }

@@ -12,7 +12,7 @@ import (
 // listed returns the objects of a list as they are read, and as encoding/json reads them.
 func listed(text string) (got, want []v1alpha1.NodeLayers, gotErr, wantErr error) {
 	got = []v1alpha1.NodeLayers{}
-	_, gotErr = eachNodeLayers([]byte(text), func(o *v1alpha1.NodeLayers) { got = append(got, *o) })
+	_, gotErr = eachNodeLayers([]byte(text), nil, func(o *v1alpha1.NodeLayers) { got = append(got, *o) })
 	var list v1alpha1.NodeLayersList
 	wantErr = json.Unmarshal([]byte(text), &list)
 	want = append([]v1alpha1.NodeLayers{}, list.Items...)
@@ -66,7 +66,7 @@ func FuzzEachNodeLayers(f *testing.F) {
 	f.Add("{\"kind\" :\t\"NodeLayersList\",\r\n\"items\": [ { \"spec\" : { } } ] }", "\u2028", "\x1b", "\xff", int64(0))
 	f.Fuzz(func(t *testing.T, text, name, layer, image string, number int64) {
 		calls := 0
-		if count, err := eachNodeLayers([]byte(text), func(*v1alpha1.NodeLayers) { calls++ }); err == nil && count != calls {
+		if count, err := eachNodeLayers([]byte(text), nil, func(*v1alpha1.NodeLayers) { calls++ }); err == nil && count != calls {
 			t.Errorf("%d objects, and %d calls", count, calls)
 		}
 		o := nodeLayers(name, image, name, layer+image)

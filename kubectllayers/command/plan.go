@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/resource"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
@@ -113,7 +114,7 @@ func (c *command) rated(ctx context.Context, r *collect.Reader, t *collect.Targe
 			return p, nil, nil
 		}
 	}
-	cluster, problem := r.Read(ctx, collect.Parts{Nodes: true, Pods: true, Images: true})
+	cluster, problem := r.Read(ctx, collect.Parts{Nodes: true, Pods: true, Images: true, For: []*v1.Pod{t.Pod}})
 	if problem != nil {
 		return nil, nil, problem
 	}

@@ -48,7 +48,7 @@ func (c *command) why() *cobra.Command {
 			}); err != nil {
 				return nil, err
 			}
-			w := &asker{c: c, r: r}
+			w := &asker{c: c, r: r, pods: pods}
 			defer func() { w.scheduler.Close() }()
 			answers := make([]*plan.Why, 0, len(pods))
 			answered := false
@@ -75,6 +75,8 @@ const maxPods = 500
 type asker struct {
 	c *command
 	r *collect.Reader
+	// pods are all that are asked about.
+	pods []*v1.Pod
 	// scheduler is asked; unreachable is why it cannot be.
 	scheduler   *collect.Scheduler
 	unreachable error
@@ -112,7 +114,7 @@ func (w *asker) of(ctx context.Context, pod *v1.Pod) (*plan.Why, error) {
 		return nil, err
 	}
 	if w.cluster == nil && w.unrated == nil {
-		if w.cluster, err = w.r.Read(ctx, collect.Parts{Nodes: true, Pods: true, Images: true}); err != nil {
+		if w.cluster, err = w.r.Read(ctx, collect.Parts{Nodes: true, Pods: true, Images: true, For: w.pods}); err != nil {
 			w.unrated = fmt.Errorf("%s And nodes cannot be rated now: %w", forgotten, err)
 		} else {
 			w.note(w.cluster.Problems...)

@@ -22,6 +22,9 @@ func convert(spec *v1alpha1.NodeLayersSpec) (report locality.NodeReport, refused
 	refused = max(0, len(spec.Layers)-v1alpha1.MaxNodeLayers) + max(0, len(spec.Images)-v1alpha1.MaxNodeImages)
 	layers := make([]index.Layer, min(len(spec.Layers), v1alpha1.MaxNodeLayers))
 	for i := range layers {
+		if spec.Layers[i] == "" {
+			continue // not read; the schema has no empty one
+		}
 		l, err := v1alpha1.ParseLayer(spec.Layers[i])
 		if err != nil {
 			refused++

@@ -29,6 +29,7 @@ import (
 	"github.com/layer-locality/layer-locality/lab/cluster"
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
+	"github.com/layer-locality/layer-locality/lab/test/suites"
 )
 
 const (
@@ -70,7 +71,11 @@ var subjects = func() []subject {
 // FULL=1, the same ones pass with stock CRI-O and with containerd, which do not.
 func TestCritest(t *testing.T) {
 	ctx := t.Context()
-	skips, err := readSkips("skip.yaml")
+	var names []string
+	for _, s := range subjects {
+		names = append(names, s.name)
+	}
+	skips, err := suites.ReadSkips("skip.yaml", names...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +84,7 @@ func TestCritest(t *testing.T) {
 	pushed := push(ctx, t, c)
 	ginkgo := installGinkgo(ctx, t)
 
-	reports := make([]report, len(subjects))
+	reports := make([]suites.Report, len(subjects))
 	group, groupCtx := errgroup.WithContext(ctx)
 	for i, s := range subjects {
 		group.Go(func() error {
@@ -101,9 +106,9 @@ func TestCritest(t *testing.T) {
 	}
 	t.Logf("report: %s", file)
 	for _, r := range reports {
-		t.Logf("%s: %s", r.name, r.summary())
-		for spec, reason := range r.reasons(skips) {
-			t.Logf("%s: skipped: %s: %s", r.name, spec, reason)
+		t.Logf("%s: %s", r.Name, r.Summary())
+		for spec, reason := range reasonsOf(r, skips) {
+			t.Logf("%s: skipped: %s: %s", r.Name, spec, reason)
 		}
 	}
 	for _, problem := range compare(reports, skips) {
@@ -309,25 +314,25 @@ func installGinkgo(ctx context.Context, t *testing.T) string {
 }
 
 // run runs critest inside the node. Failed specs are not an error.
-func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []skip) (report, error) {
+func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []suites.Skip) (suites.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	log, err := os.Create(filepath.Join(outDir, "critest-"+name+".log"))
 	if err != nil {
-		return report{}, err
+		return suites.Report{}, err
 	}
 	defer log.Close()
 	junit, err := filepath.Abs(filepath.Join(outDir, "critest-"+name+".xml"))
 	if err != nil {
-		return report{}, err
+		return suites.Report{}, err
 	}
 	if err := os.RemoveAll(junit); err != nil {
-		return report{}, err
+		return suites.Report{}, err
 	}
 	// Folders that containers mount: removed with the cluster in any case.
 	tmp := filepath.Join(node.Dir(), "tmp")
 	if err := os.Mkdir(tmp, 0o777); err != nil {
-		return report{}, err
+		return suites.Report{}, err
 	}
 	args := []string{
 		"-parallel=" + strconv.Itoa(parallel),
@@ -342,7 +347,7 @@ func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []s
 		"-ginkgo.junit-report=" + junit,
 	}
 	for _, s := range skips {
-		if s.of(name) {
+		if s.Of(name) {
 			args = append(args, "-ginkgo.skip="+regexp.QuoteMeta(s.Spec))
 		}
 	}
@@ -351,12 +356,12 @@ func run(ctx context.Context, node *cluster.Node, name, ginkgo string, skips []s
 	critest.Env = append(critest.Env, "TMPDIR="+tmp, "PATH="+ginkgo+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	critest.Stdout, critest.Stderr = log, log
 	runErr := node.Run(ctx, critest)
-	r, err := readReport(junit)
-	r.name = name
+	r, err := suites.ReadReport(junit)
+	r.Name = name
 	if err != nil {
 		return r, fmt.Errorf("%w (it ended with %w); its output is %s", err, runErr, log.Name())
 	}
-	if runErr != nil && len(r.failed) == 0 {
+	if runErr != nil && len(r.Failed) == 0 {
 		return r, fmt.Errorf("%w, without a failed spec; its output is %s", runErr, log.Name())
 	}
 	return r, nil

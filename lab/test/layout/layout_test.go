@@ -375,40 +375,69 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// TestRenovate checks that renovate.json has a line for each version in versions.env, and no other: Renovate
-// proposes newer ones by these.
+// TestRenovate checks that renovate.json has a line for each version in versions.env and in those of lines, and no other,
+// and that a line stays on its minor version: Renovate proposes newer ones by these.
 func TestRenovate(t *testing.T) {
-	pins, err := os.ReadFile(filepath.Join(root, "versions.env"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	text, err := os.ReadFile(filepath.Join(root, "renovate.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var config struct {
+		PackageRules []struct {
+			MatchFileNames  []string `json:"matchFileNames"`
+			AllowedVersions string   `json:"allowedVersions"`
+		} `json:"packageRules"`
 		CustomManagers []struct {
-			MatchStrings    []string `json:"matchStrings"`
-			DepNameTemplate string   `json:"depNameTemplate"`
+			ManagerFilePatterns []string `json:"managerFilePatterns"`
+			MatchStrings        []string `json:"matchStrings"`
+			DepNameTemplate     string   `json:"depNameTemplate"`
 		} `json:"customManagers"`
 	}
 	if err := json.Unmarshal(text, &config); err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]int{}
-	for _, manager := range config.CustomManagers {
-		matches := regexp.MustCompile(manager.MatchStrings[0]).FindAllStringSubmatch(string(pins), -1)
-		if len(manager.MatchStrings) != 1 || len(matches) != 1 {
-			t.Errorf("%s: %q match %q in versions.env, want one", manager.DepNameTemplate, manager.MatchStrings, matches)
-			continue
-		}
-		found[strings.TrimSpace(matches[0][0])]++
+	files, err := filepath.Glob(filepath.Join(root, "lines", "*", "versions.env"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for pin := range strings.Lines(string(pins)) {
-		if name, _, _ := strings.Cut(pin, "="); strings.HasSuffix(name, "_VERSION") {
-			if found[strings.TrimSpace(pin)] != 1 {
-				t.Errorf("renovate.json has %d lines for %s, want 1", found[strings.TrimSpace(pin)], pin)
+	for _, path := range append(files, filepath.Join(root, "versions.env")) {
+		file, err := filepath.Rel(root, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pins, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]int{}
+		for _, manager := range config.CustomManagers {
+			if len(manager.ManagerFilePatterns) != 1 || len(manager.MatchStrings) != 1 {
+				t.Fatalf("%s: %q and %q, want one each", manager.DepNameTemplate, manager.ManagerFilePatterns, manager.MatchStrings)
 			}
+			if !regexp.MustCompile(strings.Trim(manager.ManagerFilePatterns[0], "/")).MatchString(file) {
+				continue
+			}
+			matches := regexp.MustCompile(manager.MatchStrings[0]).FindAllStringSubmatch(string(pins), -1)
+			if len(matches) > 1 || len(matches) == 0 && file == "versions.env" {
+				t.Errorf("%s: %q match %q in %s, want one", manager.DepNameTemplate, manager.MatchStrings, matches, file)
+			}
+			for _, match := range matches {
+				found[strings.TrimSpace(match[0])]++
+			}
+		}
+		for pin := range strings.Lines(string(pins)) {
+			if name, _, _ := strings.Cut(pin, "="); strings.HasSuffix(name, "_VERSION") && found[strings.TrimSpace(pin)] != 1 {
+				t.Errorf("renovate.json has %d lines for %s in %s, want 1", found[strings.TrimSpace(pin)], pin, file)
+			}
+		}
+		minor := filepath.Base(filepath.Dir(path))
+		allowed := "/^v" + regexp.QuoteMeta(minor) + `\./`
+		stays := false
+		for _, rule := range config.PackageRules {
+			stays = stays || slices.Contains(rule.MatchFileNames, file) && rule.AllowedVersions == allowed
+		}
+		if file != "versions.env" && !stays {
+			t.Errorf("renovate.json has no rule that allows %s for %s alone", allowed, file)
 		}
 	}
 }
