@@ -245,6 +245,7 @@ use_c() {
 # linked in, one a line.
 c_libraries() (
   use_c
+  pkg-config --exists libseccomp 2>/dev/null || die "crio is linked with libseccomp, which is missing: scripts/install-deps.sh installs it"
   glibc=$(printf '#include <features.h>\n__GLIBC__.__GLIBC_MINOR__\n' | "${CC:-cc}" -E -P - | tail -n 1 | tr -d ' ')
   seccomp=$(pkg-config --variable=libdir libseccomp)/libseccomp.a
   echo "glibc $glibc $(sha256sum <"$("${CC:-cc}" -print-file-name=libc.a)" | cut -d' ' -f1)"
