@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Removes what texts leave on the cluster that are not followed to their end. The cluster stays.
-set -euo pipefail
+set -eu
 # shellcheck source=env.sh
 . "$(dirname "$0")/env.sh"
 kubectl delete pod --selector demo --now
