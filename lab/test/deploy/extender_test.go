@@ -27,8 +27,8 @@ import (
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
 	"github.com/layer-locality/layer-locality/lab/nodeimages"
 	"github.com/layer-locality/layer-locality/lab/scenario"
-	"github.com/layer-locality/layer-locality/lab/test/deploy/kubeadm"
 	"github.com/layer-locality/layer-locality/lab/test/demos/console"
+	"github.com/layer-locality/layer-locality/lab/test/deploy/kubeadm"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
 )
 
