@@ -125,7 +125,7 @@ SCHEDULER_TAGS=imagelayers
 
 # Folders of this repository that the workspace lacks: their modules are large and nothing else has them, or
 # their tests are about this repository as a whole. Step module tests them.
-NOT_IN_WORKSPACE=(lab/cmd/evalpage lab/cmd/sbom lab/eval/page lab/sbom lab/test/choice lab/test/layout lab/test/release/resolver)
+NOT_IN_WORKSPACE=(lab/cmd/evalpage lab/cmd/sbom lab/eval/page lab/sbom lab/test/choice lab/test/layout lab/test/release/resolver lab/test/template)
 # Modules that this repository or crictl requires and Kubernetes does not. The workspace has them without
 # their own requirements, so that what is compiled there has the libraries of Kubernetes, each compiled once.
 # shellcheck disable=SC2034 # tree.sh

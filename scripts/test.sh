@@ -32,7 +32,7 @@ resolver            c 14 LAB cmd/layer-prefetcher cmd/layer-resolver internal/co
 agent               c 20 LAB agent cmd/layer-agent lab/dashboards internal/monitoring kubectllayers ocimanifest scheduler terminal lab/test/agent lab/test/containerd lab/test/kubectl lab/test/monitoring
 extender            c 16 LAB cmd/layer-extender extender internal/monitoring scheduler lab/test/agents lab/test/extender
 skew                c 12 LAB crio kubelet patches scheduler lab/test/skew
-deploy              c 14 LAB cmd lab/cmd lab/demos extender internal/monitoring kubectllayers ocimanifest resolver scheduler terminal lab/test/demos lab/test/deploy lab/test/template
+deploy              c 14 LAB cmd lab/cmd lab/demos extender internal/monitoring kubectllayers ocimanifest resolver scheduler terminal lab/test/demos lab/test/deploy
 critest             c 6 LAB crio patches/cri-o scheduler lab/test/critest
 race                p 3 crio imageref kubelet resolver scheduler
 upstream-cri-o      p 6 crio patches/cri-o
