@@ -17,8 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/layer-locality/layer-locality/lab/scenario"
+	"github.com/layer-locality/layer-locality/lab/test/demos/steps"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
-	"github.com/layer-locality/layer-locality/lab/test/template"
 )
 
 // TestFewest starts the scheduler that the steps of scheduler/template make, with the configuration of the text: it places
@@ -28,10 +28,10 @@ func TestFewest(t *testing.T) {
 	prepare(t)
 	folder := t.TempDir()
 	var printed bytes.Buffer
-	if err := template.Follow(t.Context(), root, folder, &printed); err != nil {
+	if err := steps.Follow(t.Context(), root, folder, &printed); err != nil {
 		t.Fatalf("%v\n%s", err, &printed)
 	}
-	text, err := os.ReadFile(filepath.Join(root, template.Readme))
+	text, err := os.ReadFile(filepath.Join(root, steps.Readme))
 	must(t, err)
 	config := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
 	if config == nil {
