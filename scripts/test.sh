@@ -327,7 +327,7 @@ step_resolver() { on_clusters resolver test/resolver test/prefetch; }
 step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }
 step_deploy() {
   local status=0
-  containerds && on_clusters deploy test/deploy test/demos || status=1
+  containerds && scripts/build.sh stock kubectl && on_clusters deploy test/deploy test/demos || status=1
   if [ -n "$FULL" ]; then make demo D=agent || status=1; fi
   return "$status"
 }
