@@ -40,7 +40,7 @@ upstream-kubernetes p 12 kubelet patches/kubernetes
 rebase              p 3 crio docs/patches.md kubelet patches scripts/patches.sh
 lines               p 40 lines patches scripts/patches.sh
 eval                p 6 README.md agent api lab/cmd/layersim docs/evaluation.md extender imageref lab/eval scheduler terminal
-stock               c 30 LAB cmd extender internal/controlplane internal/monitoring internal/registrytest kubectllayers ocimanifest resolver scheduler terminal lab/test/deploy lab/test/extender lab/test/resolver lab/test/scheduler
+stock               c 30 LAB cmd extender internal/controlplane internal/monitoring internal/registrytest kubectllayers ocimanifest resolver scheduler terminal lab/test/demos/console lab/test/deploy lab/test/extender lab/test/resolver lab/test/scheduler
 generated           p 22 kubelet patches/kubernetes scripts/generate.sh
 rpm                 a 19 PRODUCT docs/install-rpm.md rpm lab/test/rpm lab/test/engine
 kind                a 19 PRODUCT lab/demos kind lab/test/demos lab/test/engine lab/test/kind
@@ -328,7 +328,7 @@ step_resolver() { on_clusters resolver test/resolver test/prefetch; }
 step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }
 step_deploy() {
   local status=0
-  containerds && on_clusters deploy test/deploy test/demos || status=1
+  containerds && scripts/build.sh stock kubectl && on_clusters deploy test/deploy test/demos || status=1
   if [ -n "$FULL" ]; then make demo D=agent || status=1; fi
   return "$status"
 }

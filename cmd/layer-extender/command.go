@@ -104,9 +104,9 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var secured func(http.Handler) http.Handler
-	if o.clientCA != "" {
-		secured = authenticated
+	secured := authenticated
+	if o.clientCA == "" {
+		secured, listener = overLoopback, &bounded{Listener: listener}
 	}
 	server := &http.Server{
 		Handler: h.Handler(secured), TLSConfig: secure, MaxHeaderBytes: maxHeaders,

@@ -29,6 +29,7 @@ type options struct {
 
 const (
 	defaultAddress = "127.0.0.1"
+	allAddresses   = "0.0.0.0" // to Go those of IPv6, too
 	defaultPort    = 5401
 	// defaultLevel of the log has what agents refuse.
 	defaultLevel = "2"
@@ -36,7 +37,7 @@ const (
 
 func (o *options) addTo(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.agents, "agents", names(), "agents to run")
-	f.StringVar(&o.bindAddress, "bind-address", defaultAddress, "IP address to listen on; one that is not loopback needs --client-ca-file")
+	f.StringVar(&o.bindAddress, "bind-address", defaultAddress, "IP address to listen on; without --client-ca-file, whoever does not ask over loopback is only answered on /livez, /readyz and /version")
 	f.IntVar(&o.port, "port", defaultPort, "port to listen on")
 	f.Int64Var(&o.maxScore, "max-score", handler.DefaultMaxScore, fmt.Sprintf("the answer for the best score, 1 to %d; kube-scheduler adds the answer times 10 times the extender's weight", handler.LimitMaxScore))
 	f.StringVar(&o.pluginConfig, "plugin-config", "", "file with the list pluginConfig of a KubeSchedulerConfiguration: arguments of the agents' plugins")
@@ -67,6 +68,9 @@ func (o *options) apply(f *pflag.FlagSet, lookup func(string) (string, bool), wa
 		if err != nil || port < 1 || port > 65535 {
 			return "", errors.New("want a port, 1 to 65535")
 		}
+		if !f.Changed("bind-address") {
+			_ = f.Set("bind-address", allAddresses) // the probes beside that variable ask the pod's address
+		}
 		return strconv.Itoa(port), nil
 	})
 	set("LOG_LEVEL", "v", func(text string) (string, error) {
@@ -89,9 +93,6 @@ func (o *options) address() (netip.AddrPort, error) {
 	}
 	if o.port < 1 || o.port > 65535 {
 		return netip.AddrPort{}, fmt.Errorf("--port=%d: want 1 to 65535", o.port)
-	}
-	if !ip.Unmap().IsLoopback() && o.clientCA == "" {
-		return netip.AddrPort{}, fmt.Errorf("--bind-address=%s is not a loopback address: clients could ask which images are on which node, and make layer-extender expect pods that nobody creates; set --client-ca-file, or listen on %s", o.bindAddress, defaultAddress)
 	}
 	if (o.certFile == "") != (o.keyFile == "") {
 		return netip.AddrPort{}, errors.New("--tls-cert-file and --tls-private-key-file: want both or none")

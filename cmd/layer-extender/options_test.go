@@ -34,9 +34,8 @@ func TestAddress(t *testing.T) {
 		"--bind-address=::1 --port=7":     "[::1]:7",
 		"--bind-address=::ffff:127.0.0.1": "[::ffff:127.0.0.1]:5401",
 		"--bind-address=127.1.2.3":        "127.1.2.3:5401",
-		"--bind-address=0.0.0.0":          "not a loopback address",
-		"--bind-address=10.0.0.1":         "set --client-ca-file",
-		"--bind-address=::":               "not a loopback address",
+		"--bind-address=0.0.0.0":          "0.0.0.0:5401",
+		"--bind-address=::":               "[::]:5401",
 		"--bind-address=localhost":        "want an IP address",
 		"--port=0":                        "want 1 to 65535",
 		"--port=65536":                    "want 1 to 65535",
@@ -61,27 +60,28 @@ func TestEnvironment(t *testing.T) {
 	for _, c := range []struct {
 		environment map[string]string
 		args        []string
-		port        int
+		address     string
 		v, warns    string
 	}{
-		{nil, nil, 5401, "2", ""},
-		{map[string]string{"HTTP_PORT": "80", "LOG_LEVEL": "debug"}, nil, 80, "4", ""},
-		{map[string]string{"HTTP_PORT": "80", "LOG_LEVEL": "TRACE"}, []string{"--port=81", "--v=3"}, 81, "3", ""},
-		{map[string]string{"HTTP_PORT": "eighty"}, nil, 5401, "2", `HTTP_PORT="eighty"`},
-		{map[string]string{"HTTP_PORT": "0"}, nil, 5401, "2", "want a port"},
-		{map[string]string{"HTTP_PORT": ""}, nil, 5401, "2", ""},
-		{map[string]string{"LOG_LEVEL": "LOUD"}, nil, 5401, "2", "want TRACE"},
-		{map[string]string{"LOG_LEVEL": "INFO"}, nil, 5401, "2", ""},
-		{map[string]string{"LOG_LEVEL": "WARNING"}, nil, 5401, "1", ""},
-		{map[string]string{"LOG_LEVEL": "ERROR"}, nil, 5401, "0", ""},
-		{map[string]string{"LOG_LEVEL": "ALERT"}, nil, 5401, "0", ""},
-		{map[string]string{"LOG_LEVEL": "ALERT"}, []string{"--v=2"}, 5401, "2", ""},
-		{nil, []string{"--v=0"}, 5401, "0", ""},
-		{map[string]string{"POLICY_OBJECTIVE": "A_BINPACK"}, nil, 5401, "2", ""},
+		{nil, nil, "127.0.0.1:5401", "2", ""},
+		{map[string]string{"HTTP_PORT": "80", "LOG_LEVEL": "debug"}, nil, "0.0.0.0:80", "4", ""},
+		{map[string]string{"HTTP_PORT": "80"}, []string{"--bind-address=::1"}, "[::1]:80", "2", ""},
+		{map[string]string{"HTTP_PORT": "80", "LOG_LEVEL": "TRACE"}, []string{"--port=81", "--v=3"}, "127.0.0.1:81", "3", ""},
+		{map[string]string{"HTTP_PORT": "eighty"}, nil, "127.0.0.1:5401", "2", `HTTP_PORT="eighty"`},
+		{map[string]string{"HTTP_PORT": "0"}, nil, "127.0.0.1:5401", "2", "want a port"},
+		{map[string]string{"HTTP_PORT": ""}, nil, "127.0.0.1:5401", "2", ""},
+		{map[string]string{"LOG_LEVEL": "LOUD"}, nil, "127.0.0.1:5401", "2", "want TRACE"},
+		{map[string]string{"LOG_LEVEL": "INFO"}, nil, "127.0.0.1:5401", "2", ""},
+		{map[string]string{"LOG_LEVEL": "WARNING"}, nil, "127.0.0.1:5401", "1", ""},
+		{map[string]string{"LOG_LEVEL": "ERROR"}, nil, "127.0.0.1:5401", "0", ""},
+		{map[string]string{"LOG_LEVEL": "ALERT"}, nil, "127.0.0.1:5401", "0", ""},
+		{map[string]string{"LOG_LEVEL": "ALERT"}, []string{"--v=2"}, "127.0.0.1:5401", "2", ""},
+		{nil, []string{"--v=0"}, "127.0.0.1:5401", "0", ""},
+		{map[string]string{"POLICY_OBJECTIVE": "A_BINPACK"}, nil, "127.0.0.1:5401", "2", ""},
 	} {
 		o, f, warnings := parse(t, c.environment, c.args...)
-		if o.port != c.port || f.Lookup("v").Value.String() != c.v {
-			t.Errorf("%v %v: port %d, -v %s", c.environment, c.args, o.port, f.Lookup("v").Value)
+		if address, err := o.address(); err != nil || address.String() != c.address || f.Lookup("v").Value.String() != c.v {
+			t.Errorf("%v %v: %v %v, -v %s", c.environment, c.args, address, err, f.Lookup("v").Value)
 		}
 		if (c.warns == "") != (warnings == "") || !strings.Contains(warnings, c.warns) {
 			t.Errorf("%v: %q, want %q", c.environment, warnings, c.warns)

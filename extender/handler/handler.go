@@ -341,7 +341,7 @@ func (h *Handler) prioritize(ctx context.Context, a *agent.Agent, pod *v1.Pod, n
 	if scores.Tied && scores.Of[scores.Best] < h.maxScore {
 		scores.Of[scores.Best]++
 	}
-	decisions.LogScores(klog.FromContext(ctx), "Scored nodes", len(names), func(i int) (string, int64) { return names[i], scores.Of[i] })
+	decisions.LogScores(klog.FromContext(ctx), len(names), func(i int) (string, int64) { return names[i], scores.Of[i] })
 	list := make(extenderv1.HostPriorityList, len(names))
 	for i, name := range names {
 		list[i] = extenderv1.HostPriority{Host: name, Score: scores.Of[i]}

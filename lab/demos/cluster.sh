@@ -87,11 +87,7 @@ another_scheduler() {
 
 change() {
   on_control sh -c "mkdir -p $BEFORE && cp $CONFIG $BEFORE/config.yaml && cp $POD $BEFORE/pod.yaml"
-  # With --config, kube-scheduler takes its kubeconfig from there only.
-  {
-    cat lab/demos/scheduler.yaml
-    printf 'clientConnection:\n  kubeconfig: /etc/kubernetes/scheduler.conf\n'
-  } | on_control sh -c "cat >$CONFIG"
+  on_control sh -c "cat >$CONFIG" <lab/demos/scheduler.yaml
   on_control sed -i "s|^\( *\)- kube-scheduler\$|&\n\1- $LOG_SCORES|" "$POD"
 }
 change_back() { on_control sh -c "cp $BEFORE/config.yaml $CONFIG && cp $BEFORE/pod.yaml $POD && rm -r $BEFORE"; }

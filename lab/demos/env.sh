@@ -8,13 +8,15 @@
 #                           a kubelet looks every 30 s, and reports every 10 s
 #   scheduler_log           prints the log of kube-scheduler
 #   scheduler_arguments     prints the arguments of kube-scheduler, one a line
+#   scheduler_config FILE   gives kube-scheduler another configuration, restarts it, and waits until
+#                           it serves
 #   as_scheduler COMMAND... runs a command with the kubeconfig of kube-scheduler
 #   kube_scheduler ARG...   runs the program kube-scheduler once more
 #   scores PLUGIN POD       prints what a score plugin gave the workers for a pod, from the log
 #   placed SELECTOR         prints how many of the pods each worker has
 #   $CONTROL, $A, $B        the control plane and two workers
 #
-# It changes nothing in the cluster, and fails with what is missing.
+# Sourcing it changes nothing in the cluster. It fails with what is missing.
 # shellcheck shell=bash
 
 # demos_fail TEXT: says what is missing and how to get it.
@@ -86,6 +88,20 @@ scheduler_arguments() {
   case $DEMOS in
   local) tr '\0' '\n' <"/proc/$(demos_scheduler .pid)/cmdline" ;;
   kind) kubectl -n kube-system get pod "kube-scheduler-$CONTROL" -o json | jq -r '.spec.containers[0].command[]' ;;
+  esac
+}
+
+scheduler_config() {
+  local file
+  case $DEMOS in
+  local) "$DEMOS_BIN/localcluster" --dir "$DEMOS_DIR" restart-scheduler --config "$1" ;;
+  kind)
+    file=$(scheduler_arguments | sed -n 's/^--config=//p')
+    "$DEMOS_ENGINE" cp "$1" "$CONTROL:$file" >/dev/null &&
+      # Static: the kubelet starts it again.
+      on "$CONTROL" sh -c 'crictl stop "$(crictl ps -q --name kube-scheduler)"' >/dev/null &&
+      demos_within 120 on "$CONTROL" curl -sfk -o /dev/null https://127.0.0.1:10259/readyz
+    ;;
   esac
 }
 

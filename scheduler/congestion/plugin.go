@@ -14,6 +14,7 @@ import (
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	_ "github.com/layer-locality/layer-locality/scheduler/apis/config/scheme" // kube-scheduler decodes the arguments
 	"github.com/layer-locality/layer-locality/scheduler/apis/config/validation"
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/internal/decimal"
 	"github.com/layer-locality/layer-locality/scheduler/internal/pernode"
 	"github.com/layer-locality/layer-locality/scheduler/internal/problems"
@@ -36,8 +37,9 @@ type Congestion struct {
 }
 
 var (
-	_ fwk.ScorePlugin = &Congestion{}
-	_ fwk.SignPlugin  = &Congestion{}
+	_ fwk.PreScorePlugin = &Congestion{}
+	_ fwk.ScorePlugin    = &Congestion{}
+	_ fwk.SignPlugin     = &Congestion{}
 )
 
 // New makes the plugin of a profile; it is the factory function that kube-scheduler needs.
@@ -55,12 +57,18 @@ func New(_ context.Context, object runtime.Object, _ fwk.Handle) (fwk.Plugin, er
 // Name returns the name of the plugin.
 func (pl *Congestion) Name() string { return Name }
 
+// PreScore logs how the nodes are scored.
+func (pl *Congestion) PreScore(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+	decisions.LogPlugin(ctx, Name, pod, nodes, func(info fwk.NodeInfo) int64 { return pl.of(info.Node()).score })
+	return nil
+}
+
 // Score returns 100 for a node without congestion, 0 for one with the largest factor or more,
 // in proportion between them. A node that states none, a negative one, or none that can be read, has
 // none.
 func (pl *Congestion) Score(ctx context.Context, _ fwk.CycleState, _ *v1.Pod, info fwk.NodeInfo) (int64, *fwk.Status) {
 	node := info.Node()
-	stated := pl.memory.Of(node, func() stated { return pl.read(node) })
+	stated := pl.of(node)
 	if stated.problem != usage.None {
 		pl.problems.Note(klog.FromContext(ctx), node, stated.problem, Annotation)
 	}
@@ -71,6 +79,10 @@ func (pl *Congestion) Score(ctx context.Context, _ fwk.CycleState, _ *v1.Pod, in
 type stated struct {
 	score   int64
 	problem usage.Problem
+}
+
+func (pl *Congestion) of(node *v1.Node) *stated {
+	return pl.memory.Of(node, func() stated { return pl.read(node) })
 }
 
 func (pl *Congestion) read(node *v1.Node) stated {

@@ -46,7 +46,8 @@ func TestGolden(t *testing.T) {
 		t.Errorf("counted: %v %v", counted, err)
 	}
 	text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
-	if strings.Count(text, "rated without statistics") != 1 || len(text) > 2000 {
+	const best = `Scored nodes plugin="Congestion" pod="default/p" nodes=12 best=[{"node":"n--3","score":100}`
+	if strings.Count(text, best) != 2 || strings.Count(text, "rated without statistics") != 1 || len(text) > 2000 {
 		t.Errorf("log: %.500s", text)
 	}
 }

@@ -3,9 +3,12 @@ package decisions
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 )
 
 // The levels of -v at which decisions are in the log.
@@ -29,7 +32,7 @@ type Rated struct {
 
 // LogScores logs the best of n nodes, and at level Nodes all of them. of returns the i-th node and its
 // score; nobody asks for it below level Pods. The values of the logger name the pod.
-func LogScores(logger klog.Logger, message string, n int, of func(i int) (node string, score int64)) {
+func LogScores(logger klog.Logger, n int, of func(i int) (node string, score int64)) {
 	logger = logger.WithCallDepth(1)
 	if !logger.V(Pods).Enabled() {
 		return
@@ -41,10 +44,21 @@ func LogScores(logger klog.Logger, message string, n int, of func(i int) (node s
 	slices.SortFunc(all, func(a, b Rated) int {
 		return cmp.Or(cmp.Compare(b.Score, a.Score), cmp.Compare(a.Node, b.Node))
 	})
-	logger.V(Pods).Info(message, "nodes", n, "best", all[:min(n, best)])
+	logger.V(Pods).Info("Scored nodes", "nodes", n, "best", all[:min(n, best)])
 	if each := logger.V(Nodes); each.Enabled() {
 		for _, rated := range all {
 			each.Info("Scored a node", "node", klog.KRef("", rated.Node), "score", rated.Score)
 		}
 	}
+}
+
+// LogPlugin is LogScores for the feasible nodes of a pod, as a plugin scores them.
+func LogPlugin(ctx context.Context, plugin string, pod *v1.Pod, nodes []fwk.NodeInfo, score func(fwk.NodeInfo) int64) {
+	logger := klog.FromContext(ctx)
+	if !logger.V(Pods).Enabled() {
+		return
+	}
+	LogScores(logger.WithCallDepth(1).WithValues("plugin", plugin, "pod", klog.KObj(pod)), len(nodes), func(i int) (string, int64) {
+		return nodes[i].Node().Name, score(nodes[i])
+	})
 }

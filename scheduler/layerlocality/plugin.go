@@ -202,9 +202,7 @@ func (pl *LayerLocality) PreScore(ctx context.Context, state fwk.CycleState, pod
 	if logger := klog.FromContext(ctx).V(decisions.Pods); logger.Enabled() {
 		logger.Info("Measured what nodes lack", "plugin", Name, "pod", klog.KObj(pod),
 			"images", c.measured.Images, "meanMissingBytes", int64(s.meanMissing), "meanLoadPercent", c.balance.MeanPercent, "pointsForPercent", c.balance.LoadPenalty)
-		decisions.LogScores(klog.FromContext(ctx).WithValues("plugin", Name, "pod", klog.KObj(pod)), "Scored nodes by the layers they lack", len(nodes), func(i int) (string, int64) {
-			return nodes[i].Node().Name, c.score(nodes[i])
-		})
+		decisions.LogPlugin(ctx, Name, pod, nodes, c.score)
 	}
 	return nil
 }

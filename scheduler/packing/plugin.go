@@ -238,10 +238,7 @@ func (pl *Packing) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.P
 		pl.problems.Note(klog.FromContext(ctx), nodes[i].Node(), usage.NoCapacity, pl.args.Resources[0])
 	}
 	state.Write(stateKey, points)
-	decisions.LogScores(klog.FromContext(ctx).WithValues("plugin", Name, "pod", klog.KObj(pod)), "Scored nodes by what the objective becomes", len(nodes), func(i int) (string, int64) {
-		node := nodes[i].Node()
-		return node.Name, points[node]
-	})
+	decisions.LogPlugin(ctx, Name, pod, nodes, func(info fwk.NodeInfo) int64 { return points[info.Node()] })
 	return nil
 }
 

@@ -228,10 +228,12 @@ func (pl *Safe) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	if _, err := state.Read(stateKey); err != nil {
 		state.Write(stateKey, pl.begin(klog.FromContext(ctx), pod))
 	}
-	if c := pl.read(ctx, state, pod); c.logs || pl.args.LogRatings {
+	c := pl.read(ctx, state, pod)
+	if c.logs || pl.args.LogRatings {
 		rating := pl.ratings(c, nodes[:min(len(nodes), maxLogged)])
 		klog.FromContext(ctx).Info("Rated nodes", "plugin", Name, "pod", klog.KObj(pod), "nodes", len(nodes), "ratings", rating)
 	}
+	decisions.LogPlugin(ctx, Name, pod, nodes, func(info fwk.NodeInfo) int64 { return pl.ratings(c, []fwk.NodeInfo{info})[0].Score })
 	return nil
 }
 

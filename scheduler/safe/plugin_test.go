@@ -23,6 +23,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/scheduler/apis/config"
 	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+	"github.com/layer-locality/layer-locality/scheduler/decisions"
 	"github.com/layer-locality/layer-locality/scheduler/internal/frameworktest"
 	"github.com/layer-locality/layer-locality/scheduler/internal/problems"
 	"github.com/layer-locality/layer-locality/scheduler/usage"
@@ -341,9 +342,9 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// TestLog has the ratings of at most 100 nodes in the log, if that is asked for.
+// TestLog has the ratings of at most 100 nodes in the log, if that is asked for; the best nodes at one level, and each node at another.
 func TestLog(t *testing.T) {
-	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(0)))
 	yes := true
 	var nodes []*v1.Node
 	for i := range 150 {
@@ -355,12 +356,18 @@ func TestLog(t *testing.T) {
 	if n := strings.Count(text, "node-"); !strings.Contains(text, "Rated nodes") || n != maxLogged {
 		t.Errorf("%d nodes in the log: %.500s", n, text)
 	}
-	for level, want := range map[int]int{5: 0, 6: 2} { // each node that is filtered
+	for level, want := range map[int]int{3: 0, 4: 0, 5: 0, 6: 2} { // each node that is filtered
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(level)))
-		frameworktest.New(t, logger, Name, NewFactory().New, args(t, nil), []*v1.Node{node("n1", .5, 0), node("n2", .99, 0)}).Filter(t, frameworktest.Pod("p", "", ""))
+		f := frameworktest.New(t, logger, Name, NewFactory().New, args(t, nil), []*v1.Node{node("n1", .5, 0), node("n2", .99, 0)})
+		f.Filter(t, frameworktest.Pod("p", "", ""))
+		scores := f.Scores(t, frameworktest.Pod("p", "", ""))
 		text := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 		if n := strings.Count(text, `Rated a node plugin="Safe" pod="default/p" rating={"node":"n`); n != want || want > 0 && !strings.Contains(text, `"rejected":true`) {
 			t.Errorf("level %d: %d nodes in the log, want %d: %.1000s", level, n, want, text)
+		}
+		best := fmt.Sprintf(`Scored nodes plugin="Safe" pod="default/p" nodes=2 best=[{"node":"n1","score":%d},{"node":"n2","score":%d}]`, scores[0], scores[1])
+		if strings.Contains(text, best) != (level >= decisions.Pods) {
+			t.Errorf("level %d: want %s: %.1000s", level, best, text)
 		}
 	}
 }

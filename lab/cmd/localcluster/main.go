@@ -51,7 +51,7 @@ func command() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", "demo", "name of the cluster")
 	root.PersistentFlags().StringVar(&o.dir, "dir", "", "folder for everything of the cluster (default "+folder.Default("<name>")+")")
-	root.AddCommand(up(o), down(o), status(o), execute(o))
+	root.AddCommand(up(o), down(o), status(o), restartScheduler(o), execute(o))
 	return root
 }
 
@@ -196,6 +196,30 @@ func printStatus(w io.Writer, s *cluster.Status) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", p.Name, pid, p.Binary, p.Log)
 	}
 	return table.Flush()
+}
+
+func restartScheduler(o *options) *cobra.Command {
+	var config string
+	c := &cobra.Command{
+		Use:   "restart-scheduler",
+		Short: "Restart kube-scheduler with another configuration",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fields, err := schedulerconfig.Read(config)
+			if err != nil {
+				return fmt.Errorf("--config: %w", err)
+			}
+			c, err := cluster.Open(o.folder())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return c.Scheduler().Restart(cmd.Context(), func(s *cluster.Component) { s.Config = fields })
+		},
+	}
+	c.Flags().StringVar(&config, "config", "", "KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1); its kubeconfig and leader election are the cluster's own")
+	_ = c.MarkFlagRequired("config") // there is that flag
+	return c
 }
 
 func execute(o *options) *cobra.Command {

@@ -422,7 +422,7 @@ func TestInstallation(t *testing.T) {
 	place(t, name, scenario.Pod{Name: "old-large", Node: "n3", MilliCPU: cpu / 2})
 	settled := func(what, node string) {
 		t.Helper()
-		// Its agents only answer on loopback: pods show what they have.
+		// Other machines get no answer but to probes: pods show what the agents have.
 		attempt := 0
 		livetest.Eventually(t, time.Minute, what, func(context.Context) error {
 			attempt++

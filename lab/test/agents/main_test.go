@@ -319,9 +319,8 @@ func (i *installation) addons() (all []cluster.Addon) {
 		}
 		all = append(all, cluster.Addon{
 			Name: container.Name, Settings: cluster.Component{Binary: binary, Env: env}, Args: []string{"--kubeconfig=$(KUBECONFIG)"},
-			// It listens on loopback of the control machine, which is not that of this one:
-			// etcd, which is up before, answers for it.
-			Health: "http://$(ADDRESS):2381/health",
+			// What the ancestor's probes ask.
+			Health: fmt.Sprintf("http://$(ADDRESS):%d/version", container.Ports[0].ContainerPort),
 			User:   identity.User, Groups: identity.Groups,
 		})
 	}

@@ -112,6 +112,23 @@ func TestTexts(t *testing.T) {
 	}
 }
 
+// TestCleanup ends a text before it has removed what it made, and has cleanup.sh do that.
+func TestCleanup(t *testing.T) {
+	prepare(t)
+	before := observe(t)
+	must(t, console.Run(t.Context(), filepath.Join(root, "lab/demos/image-locality/README.md"), console.Options{Dir: root, Env: environment(), Until: "4. The same images with LayerLocality"}))
+	if reflect.DeepEqual(observe(t), before) {
+		t.Error("nothing is left of the text: this shows nothing")
+	}
+	pid := c.Scheduler().PID()
+	if out, err := bash(t.Context(), "lab/demos/cleanup.sh"); err != nil {
+		t.Fatalf("lab/demos/cleanup.sh: %v\n%s", err, out)
+	}
+	if after := observe(t); !reflect.DeepEqual(after, before) || c.Scheduler().PID() == pid {
+		t.Errorf("the cluster was\n%v\nand is\n%v; scheduler %d", before, after, pid)
+	}
+}
+
 // observe returns what a text must leave as it was: pods, labels and taints of nodes, and
 // the images on them.
 func observe(t *testing.T) map[string]string {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -448,6 +449,43 @@ func TestQosAwareReconsiders(t *testing.T) {
 	waits := c.pod("waits", "0.45")
 	c.cannotBePlaced(waits)
 	c.isPlaced("waits") // once the other one has run for five seconds
+}
+
+// TestQosAwareTells has the owner of a workload see in the API that its SLO is not kept, on the pod that waits, and that it is again.
+func TestQosAwareTells(t *testing.T) {
+	c := newPromises(t)
+	c.node("n1", 1)
+	stop := c.schedule(promising(patient()))
+	defer stop()
+	c.pod("first", "0.9")
+	c.isPlaced("first")
+	second := c.pod("second", "0.9")
+	c.cannotBePlaced(second)
+	told := func(want v1.ConditionStatus, reason, message string) {
+		t.Helper()
+		c.eventually(fmt.Sprintf("the condition %s is %s", qosaware.AdmittedCondition, want), func() bool {
+			now, err := c.ClientSet.CoreV1().Pods(c.NS.Name).Get(c.Ctx, second.Name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.ContainsFunc(now.Status.Conditions, func(condition v1.PodCondition) bool {
+				return condition.Type == qosaware.AdmittedCondition && condition.Status == want && condition.Reason == reason && strings.Contains(condition.Message, message)
+			})
+		})
+		c.eventually("there is an event "+reason, func() bool {
+			events, err := c.ClientSet.EventsV1().Events(c.NS.Name).List(c.Ctx, metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.ContainsFunc(events.Items, func(event eventsv1.Event) bool {
+				return event.Reason == reason && event.Regarding.UID == second.UID && strings.Contains(event.Note, message)
+			})
+		})
+	}
+	told(v1.ConditionFalse, "SLONotAdmitted", "is not kept at present: SLOs here add up to 1.8 places, and pods with SLOs were seen to have 1.")
+	c.delete("first")
+	c.isPlaced("second")
+	told(v1.ConditionTrue, "SLOAdmitted", "is kept from now on.")
 }
 
 // unusable counts how often a saved state could not be used.

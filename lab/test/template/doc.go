@@ -1,3 +1,2 @@
-// Package template follows the README of scheduler/template in a copy of the repository: its
-// steps make another plugin of kube-scheduler and agent of layer-extender.
+// Package template follows the README of scheduler/template. lab/test/demos has what that makes place a pod.
 package template

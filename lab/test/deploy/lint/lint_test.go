@@ -56,7 +56,7 @@ func TestPods(t *testing.T) {
 			return err
 		}
 		part, _, _ := strings.Cut(folder, string(filepath.Separator))
-		if folder == filepath.Join("extender", "side-car") {
+		if strings.HasPrefix(folder, filepath.Join("extender", "side-car")) || strings.HasPrefix(folder, filepath.Join("extender", "agents")) {
 			part = "scheduler" // whose pods these are
 		}
 		// With all components, added where a user adds them.

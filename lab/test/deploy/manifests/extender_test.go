@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -56,7 +57,7 @@ func TestExtender(t *testing.T) {
 	if container.Image != extenderImage(t) {
 		t.Errorf("image %s, want %s", container.Image, extenderImage(t))
 	}
-	if !slices.Equal(container.Args, extenderArgs) {
+	if !slices.Equal(container.Args, extenderArgs("127.0.0.1")) {
 		t.Errorf("arguments %q", container.Args)
 	}
 	for _, probe := range []*corev1.Probe{container.LivenessProbe, container.ReadinessProbe} {
@@ -96,7 +97,9 @@ func TestAnnotator(t *testing.T) {
 	}
 }
 
-var extenderArgs = []string{"--bind-address=127.0.0.1", "--port=5401", "--max-score=40"}
+func extenderArgs(address string) []string {
+	return []string{"--bind-address=" + address, "--port=5401", "--max-score=40"}
+}
 
 // asks checks that a configuration asks layer-extender as it is installed here, and that a
 // missing answer keeps no pod waiting for long.
@@ -131,9 +134,10 @@ func TestSideCar(t *testing.T) {
 	if want := "registry.k8s.io/kube-scheduler:" + versions(t)["KUBERNETES_VERSION"]; scheduler.Image != want || !slices.Equal(scheduler.Command, []string{"kube-scheduler"}) {
 		t.Errorf("%s %q, want %s", scheduler.Image, scheduler.Command, want)
 	}
-	if ours.Name != extender || ours.Image != extenderImage(t) || !slices.Equal(ours.Args, extenderArgs) {
+	if ours.Name != extender || ours.Image != extenderImage(t) || !slices.Equal(ours.Args, extenderArgs("0.0.0.0")) {
 		t.Errorf("%s %s %q", ours.Name, ours.Image, ours.Args)
 	}
+	probed(t, &ours, 5401)
 	text := one[*corev1.ConfigMap](t, objects)
 	if volume := pod.Spec.Volumes[0]; volume.ConfigMap == nil || volume.ConfigMap.Name != text.Name {
 		t.Errorf("volume %+v, the ConfigMap is %s", volume, text.Name)
@@ -148,6 +152,56 @@ func TestSideCar(t *testing.T) {
 	for _, right := range atoms(one[*rbacv1.ClusterRole](t, buildExtender(t, ".")).Rules) {
 		if !slices.Contains(rights, right) {
 			t.Errorf("the scheduler's identity lacks %s", right)
+		}
+	}
+}
+
+// probed checks that a container has probes on the pod's IP.
+func probed(t *testing.T, container *corev1.Container, port int) {
+	t.Helper()
+	for _, probe := range []*corev1.Probe{container.LivenessProbe, container.ReadinessProbe} {
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Host != "" || probe.HTTPGet.Port.IntValue() != port {
+			t.Errorf("%s: probe %+v, want port %d", container.Name, probe, port)
+		}
+	}
+}
+
+// TestAgents checks the ancestor's six installations: each extender of the configuration is a container that has its agent.
+func TestAgents(t *testing.T) {
+	for folder, agents := range map[string][]string{
+		"foo": {"foo"}, "congestion": {"congestion"}, "pigeon": {"pigeon-holing"}, "safe": {"safe-overload", "safe-balance"},
+		"safe.congestion": {"safe-overload", "congestion"}, "safe.pigeon": {"safe-overload", "pigeon-holing"},
+	} {
+		objects := buildExtender(t, filepath.Join("agents", folder))
+		containers := one[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[1:]
+		if want := strings.Count(folder, ".") + 1; len(containers) != want {
+			t.Errorf("%s: %d containers, want %d", folder, len(containers), want)
+		}
+		runs := map[string]string{} // the agents by where they answer
+		for i, container := range containers {
+			port, values := 5401+i, map[string]string{}
+			for _, variable := range container.Env {
+				values[variable.Name] = variable.Value
+			}
+			if values["HTTP_PORT"] != fmt.Sprint(port) || container.Image != extenderImage(t) || len(container.Args) != 1 {
+				t.Errorf("%s: %s %s %v %v, want port %d", folder, container.Name, container.Image, container.Args, values, port)
+			}
+			runs[fmt.Sprintf("http://127.0.0.1:%d/scheduler", port)] = strings.Join(container.Args, "")
+			probed(t, &container, port)
+		}
+		loaded := load(t, one[*corev1.ConfigMap](t, objects).Data["config.yaml"])
+		if loaded.Profiles[0].SchedulerName != "my-scheduler" || loaded.LeaderElection.ResourceName != name || len(loaded.Extenders) != len(agents) {
+			t.Errorf("%s: %+v", folder, loaded)
+			continue
+		}
+		for i, e := range loaded.Extenders {
+			preempts := ""
+			if e.FilterVerb != "" {
+				preempts = "preempt/" + agents[i]
+			}
+			if e.PrioritizeVerb != "priorities/"+agents[i] || !strings.Contains(runs[e.URLPrefix], agents[i]) || e.PreemptVerb != preempts || !e.NodeCacheCapable {
+				t.Errorf("%s: %+v, of %v", folder, e, runs)
+			}
 		}
 	}
 }
