@@ -87,8 +87,11 @@ func prepare(ctx context.Context, plan *workload.Plan, policy Policy, model Mode
 	for i := range plan.Events {
 		r.later(plan.Events[i].At, func() { r.play(&plan.Events[i]) })
 	}
-	if r.delivery == Ahead {
+	switch r.delivery {
+	case Ahead:
 		r.planAhead(plan)
+	case Copies:
+		r.keepCopies()
 	}
 	return r, nil
 }
