@@ -135,13 +135,15 @@ func TestStates(t *testing.T) {
 		if test.changed != "" { // from an image with which it ran
 			runs := pod.DeepCopy()
 			runs.Status = v1.PodStatus{Phase: v1.PodRunning, InitContainerStatuses: with(ended("init", 0), running("sidecar", time.Time{})), ContainerStatuses: with(running("a", time.Time{}), running("b", time.Time{}))}
-			for _, all := range [][]v1.Container{runs.Spec.InitContainers, runs.Spec.Containers} {
+			before := runs.DeepCopy()
+			for _, all := range [][]v1.Container{before.Spec.InitContainers, before.Spec.Containers} {
 				for i := range all {
 					if all[i].Name == test.changed {
 						all[i].Image = "before"
 					}
 				}
 			}
+			n.is(before)
 			n.is(runs)
 		}
 		pod = pod.DeepCopy()
