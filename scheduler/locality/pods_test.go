@@ -99,8 +99,8 @@ func TestStates(t *testing.T) {
 		"the new image is not to be had":                                    {phase: v1.PodRunning, ready: &ready, changed: "b", main: with(running("a", time.Time{}), created(waiting("b", "ErrImagePull", ""))), there: "init sidecar a data"},
 		"all containers restart":                                            {phase: v1.PodRunning, ready: &ready, main: with(waiting("a", "RestartingAllContainers", ""), waiting("b", "RestartingAllContainers", "")), there: "init sidecar a b data"},
 		"the sandbox was made again, and the second image is pulled for it": {phase: v1.PodRunning, ready: &ready, main: with(running("a", time.Time{}), waiting("b", "ContainerCreating", "")), there: "init sidecar a data", coming: "b", stage: pulling},
-		"the image of a sidecar was changed in place": {phase: v1.PodRunning, ready: &ready, changed: "sidecar", init: with(ended("init", 0), running("sidecar", time.Time{})), main: with(running("a", time.Time{}), running("b", time.Time{})), there: "init a b data", coming: "sidecar", stage: pulling},
-		"the node is not heard of":                    {phase: v1.PodUnknown, main: with(running("a", time.Time{}), running("b", time.Time{})), there: "init sidecar a b data"},
+		"the image of a sidecar was changed in place":                       {phase: v1.PodRunning, ready: &ready, changed: "sidecar", init: with(ended("init", 0), running("sidecar", time.Time{})), main: with(running("a", time.Time{}), running("b", time.Time{})), there: "init a b data", coming: "sidecar", stage: pulling},
+		"the node is not heard of":                                          {phase: v1.PodUnknown, main: with(running("a", time.Time{}), running("b", time.Time{})), there: "init sidecar a b data"},
 		// To informers, which have unfinished pods only, these are deleted.
 		"finished":            {phase: v1.PodSucceeded, there: "init sidecar a b data"},
 		"failed, or evicted":  {phase: v1.PodFailed, there: "init sidecar a b data"},

@@ -114,7 +114,9 @@ func TestStatesThatLast(t *testing.T) {
 	secret := corev1.LocalObjectReference{Name: "nobody-has-it"}
 	there := func(r scenario.Rating) bool { return r.PresentBytes > 0 && r.MissingBytes == 0 && r.PendingBytes == 0 }
 	comes := func(r scenario.Rating) bool { return r.ArrivingBytes >= imageBytes && r.PendingBytes == 0 }
-	fails := func(r scenario.Rating) bool { return r.PresentBytes == 0 && r.ArrivingBytes == 0 && r.PendingBytes == 0 }
+	fails := func(r scenario.Rating) bool {
+		return r.PresentBytes == 0 && r.ArrivingBytes == 0 && r.PendingBytes == 0
+	}
 	tests := map[string]struct {
 		change  func(*corev1.PodSpec)
 		reasons []string

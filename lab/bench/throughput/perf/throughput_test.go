@@ -112,7 +112,9 @@ func BenchmarkPerfScheduling(b *testing.B) {
 		for i := range images {
 			images[i].Image = fmt.Sprintf("registry.example/bench/image-%d:v1", i)
 		}
-		image = func(number string) string { return fmt.Sprintf("registry.example/bench/image-{{Mod %s %d}}:v1", number, len(images)) }
+		image = func(number string) string {
+			return fmt.Sprintf("registry.example/bench/image-{{Mod %s %d}}:v1", number, len(images))
+		}
 		b.Logf("%d images (%s)", len(images), source)
 		options = append(options, perf.WithNodeUpdateFn(stateImages(fleet.Images(images))))
 	default:
