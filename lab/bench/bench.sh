@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds what a benchmark needs and runs it: bench.sh NAME. Without NAME it lists them.
 #
-# Variables: NODES, sizes of clusters; PROFILES, SCALE, MINUTES as in the list; LAYER_DATA, a file of real
+# Variables: NODES, sizes of clusters; PROFILES, BURSTS, SCALE, MINUTES as in the list; LAYER_DATA, a file of real
 # image manifests.
 . "$(dirname "$0")/../../scripts/lib.sh"
 cd "$ROOT"
@@ -23,7 +23,7 @@ list() {
                  scheduler has it; root
   kubectl-layers kubectl layers on 5,000 NodeLayers, 2,000 ImageManifests, 50,000 pods: seconds, memory (NODES=5000)
   startup        start-up of pods, bytes and balance on four slow nodes, beside the default profile and the
-                 simulator; root
+                 simulator; root (BURSTS=4, after fewer pods, in six rounds)
   qos            what workloads get of what they were promised, with priorities and with QosAware; 45 minutes,
                  root (SCALE=6, MINUTES=5)
 EOF
@@ -33,7 +33,10 @@ name=${1:-} arguments=() binaries=()
 patched=(patched kube-apiserver)
 case $name in
 crio | node) binaries=(tools stock patched) ;;
-startup) binaries=(tools patched) ;;
+startup)
+  binaries=(tools patched)
+  [ -z "${BURSTS:-}" ] || arguments=(--bursts "$BURSTS" --pods 24 --rounds 6)
+  ;;
 agent) binaries=(tools etcd registry runc crictl critest containerd containerd-shim-runc-v2 stock patched) ;;
 scheduler | extender) arguments=(--nodes "${NODES:-5000}") ;;
 throughput)

@@ -23,7 +23,7 @@ func scorePlacements(s *suite, all []*fwk.PodGroupAssignments) ([]fwk.PlacementP
 }
 
 // A pod that is placed in a batch, for which kube-scheduler scores the last node once more, goes to a node that has the
-// highest score without batches, and its images count once.
+// highest score without batches; its images count once, and its decision is remembered once.
 func TestBatch(t *testing.T) {
 	s := newSuite(t, args(), nodes("n1", "n2", "n3", "n4"))
 	for i, n := range s.nodes {
@@ -87,6 +87,9 @@ func TestBatch(t *testing.T) {
 		}
 		s.framework.StoreScheduleResults(s.ctx, signature, hint, node, others, cycle)
 		s.plugin.Reserve(s.ctx, state, p, node)
+		if remembered := s.factory.placements.Of(p.Namespace, p.Name).Placements; len(remembered) != 1 || remembered[0].Chosen.Node != node {
+			t.Errorf("%s, hint %q: %+v", p.Name, hint, remembered)
+		}
 	}
 	if batched == 0 {
 		t.Error("nothing was placed in a batch")

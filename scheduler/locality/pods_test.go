@@ -1,6 +1,7 @@
 package locality
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -13,9 +14,15 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
+	"github.com/layer-locality/layer-locality/scheduler/index"
 )
 
 // waiting is the status of a container that waits. Its image ID is empty, as long as it was not created.
@@ -37,9 +44,10 @@ func created(s v1.ContainerStatus) v1.ContainerStatus {
 	return s
 }
 
-// The states of a pod that a kubelet writes, and what they mean for its images. The pod has the init containers init and
+// TestStates has every state of a pod that a kubelet writes go through a Tracker, as the next version of a pod that was placed: which of
+// its images are present on the node, which are arriving, and what its link does. The pod has the init containers init and
 // sidecar, the containers a and b, the ephemeral container debug (in some) and the image volume data.
-func TestStanding(t *testing.T) {
+func TestStates(t *testing.T) {
 	ready, notReady := v1.ConditionTrue, v1.ConditionFalse
 	creating := func(names ...string) (all []v1.ContainerStatus) {
 		for _, name := range names {
@@ -49,7 +57,7 @@ func TestStanding(t *testing.T) {
 	}
 	initializes := []v1.ContainerStatus{waiting("a", "PodInitializing", ""), waiting("b", "PodInitializing", "")}
 	with := func(statuses ...v1.ContainerStatus) []v1.ContainerStatus { return statuses }
-	for name, test := range map[string]struct {
+	type state struct {
 		phase           v1.PodPhase
 		ready           *v1.ConditionStatus // PodReadyToStartContainers
 		init, main, eph []v1.ContainerStatus
@@ -57,7 +65,8 @@ func TestStanding(t *testing.T) {
 		// there and coming are names of containers and the volume.
 		there, coming string
 		stage         stage
-	}{
+	}
+	states := map[string]state{
 		"placed, without a status":           {phase: "", coming: "init sidecar a b data"},
 		"pending, without a status":          {phase: v1.PodPending, coming: "init sidecar a b data"},
 		"it waits for a volume or a network": {phase: v1.PodPending, ready: &notReady, init: creating("init", "sidecar"), main: initializes, coming: "init sidecar a b data", stage: preparing},
@@ -90,32 +99,160 @@ func TestStanding(t *testing.T) {
 		"the new image is not to be had":                                    {phase: v1.PodRunning, ready: &ready, changed: "b", main: with(running("a", time.Time{}), created(waiting("b", "ErrImagePull", ""))), there: "init sidecar a data"},
 		"all containers restart":                                            {phase: v1.PodRunning, ready: &ready, main: with(waiting("a", "RestartingAllContainers", ""), waiting("b", "RestartingAllContainers", "")), there: "init sidecar a b data"},
 		"the sandbox was made again, and the second image is pulled for it": {phase: v1.PodRunning, ready: &ready, main: with(running("a", time.Time{}), waiting("b", "ContainerCreating", "")), there: "init sidecar a data", coming: "b", stage: pulling},
-		"finished":                 {phase: v1.PodSucceeded, main: with(ended("a", 0), ended("b", 0)), there: "init sidecar a b data"},
-		"the node is not heard of": {phase: v1.PodUnknown, main: with(running("a", time.Time{}), running("b", time.Time{})), there: "init sidecar a b data"},
-	} {
+		"the image of a sidecar was changed in place":                       {phase: v1.PodRunning, ready: &ready, changed: "sidecar", init: with(ended("init", 0), running("sidecar", time.Time{})), main: with(running("a", time.Time{}), running("b", time.Time{})), there: "init a b data", coming: "sidecar", stage: pulling},
+		"the node is not heard of":                                          {phase: v1.PodUnknown, main: with(running("a", time.Time{}), running("b", time.Time{})), there: "init sidecar a b data"},
+		// To informers, which have unfinished pods only, these are deleted.
+		"finished":            {phase: v1.PodSucceeded, there: "init sidecar a b data"},
+		"failed, or evicted":  {phase: v1.PodFailed, there: "init sidecar a b data"},
+		"evicted as it pulls": {phase: v1.PodFailed, main: creating("a", "b")},
+	}
+	// Each reason, of a container after the init containers.
+	for is, reasons := range map[presence][]string{failed: notPulled, present: afterPull, absent: {"ContainerCreating", "PodInitializing", "a reason of a later version"}} {
+		for _, reason := range reasons {
+			s := state{phase: v1.PodPending, ready: &ready, init: with(ended("init", 0), running("sidecar", time.Time{})), main: with(waiting("a", reason, ""), waiting("b", "PodInitializing", "")), stage: pulling}
+			s.there, s.coming = "init sidecar data", "b"
+			switch is {
+			case present:
+				s.there = "init sidecar a data"
+			case absent:
+				s.coming = "a b"
+			}
+			states["waits with "+reason] = s
+		}
+	}
+	for name, test := range states {
 		pod := &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p"},
 			Spec: v1.PodSpec{
+				NodeName:       "n1",
 				InitContainers: []v1.Container{{Name: "init", Image: "init"}, {Name: "sidecar", Image: "sidecar", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}},
 				Containers:     []v1.Container{{Name: "a", Image: "a"}, {Name: "b", Image: "b"}},
 				Volumes:        []v1.Volume{{Name: "none"}, {Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "data"}}}},
 			},
-			Status: v1.PodStatus{Phase: test.phase, InitContainerStatuses: test.init, ContainerStatuses: test.main, EphemeralContainerStatuses: test.eph},
 		}
+		n := newStateNode(t)
+		n.is(pod)
+		if test.changed != "" { // from an image with which it ran
+			runs := pod.DeepCopy()
+			runs.Status = v1.PodStatus{Phase: v1.PodRunning, InitContainerStatuses: with(ended("init", 0), running("sidecar", time.Time{})), ContainerStatuses: with(running("a", time.Time{}), running("b", time.Time{}))}
+			before := runs.DeepCopy()
+			for _, all := range [][]v1.Container{before.Spec.InitContainers, before.Spec.Containers} {
+				for i := range all {
+					if all[i].Name == test.changed {
+						all[i].Image = "before"
+					}
+				}
+			}
+			n.is(before)
+			n.is(runs)
+		}
+		pod = pod.DeepCopy()
 		if test.eph != nil || strings.Contains(name, "ephemeral") {
 			pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug", Image: "debug"}}}
 		}
+		pod.Status = v1.PodStatus{Phase: test.phase, InitContainerStatuses: test.init, ContainerStatuses: test.main, EphemeralContainerStatuses: test.eph}
 		if test.ready != nil {
 			pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodReadyToStartContainers, Status: *test.ready}}
 		}
-		changed := map[string]*v1.ContainerStatus{}
-		if test.changed != "" {
-			changed[test.changed] = &v1.ContainerStatus{}
+		if ends := test.phase == v1.PodSucceeded || test.phase == v1.PodFailed; ends {
+			if pod.Status.Phase = v1.PodRunning; test.main != nil {
+				pod.Status.Phase = v1.PodPending
+			}
+			n.is(pod)
+			n.pods.OnDelete(pod)
+		} else {
+			n.is(pod)
 		}
-		got := standingOf(pod, changed)
-		if there, coming := names(got.there), names(got.coming); there != test.there || coming != test.coming || got.stage != test.stage {
-			t.Errorf("%s: there %q, coming %q, stage %d, want %q, %q, %d", name, there, coming, got.stage, test.there, test.coming, test.stage)
+
+		idle, busy := "", test.coming
+		want := map[stage][3]string{taking: {busy, busy, idle}, preparing: {busy, idle, idle}, initializing: {idle, idle, idle}, pulling: {busy, busy, busy}}[test.stage]
+		there, coming, link := n.has()
+		if there != test.there || coming != test.coming || link != want[0] {
+			t.Errorf("%s: present %q, arriving %q, the link is busy with %q, want %q, %q, %q", name, there, coming, link, test.there, test.coming, want[0])
+		}
+		n.clock.SetTime(n.clock.Now().Add(prepares + time.Second))
+		if _, _, link := n.has(); link != want[1] {
+			t.Errorf("%s: after %s, the link is busy with %q, want %q", name, prepares, link, want[1])
+		}
+		n.clock.SetTime(n.clock.Now().Add(time.Hour))
+		if _, coming, link := n.has(); link != want[2] || coming != want[2] {
+			t.Errorf("%s: after an hour, %q is arriving and the link is busy with %q, want %q", name, coming, link, want[2])
 		}
 	}
+}
+
+// stateNode is a node that has no image, as a Tracker sees it.
+type stateNode struct {
+	*Tracker
+	clock *clocktesting.FakePassiveClock
+	pods  cache.ResourceEventHandler
+	last  *v1.Pod
+}
+
+// stateImages have sizes of which each sum shows what it is of.
+var stateImages = []string{"init", "sidecar", "a", "b", "debug", "data"}
+
+// sizes is a source of their layers.
+type sizes struct{}
+
+func (sizes) Manifests(name imageref.Canonical) []index.Manifest {
+	for i, image := range stateImages {
+		if strings.HasSuffix(string(name), "/"+image+":latest") {
+			return []index.Manifest{{Layers: []index.Layer{{Digest: fmt.Sprintf("sha256:%064x", i), Size: 1 << i}}}}
+		}
+	}
+	return nil
+}
+
+// known is the registration of a handler that has seen all nodes.
+type known struct {
+	cache.ResourceEventHandlerRegistration
+}
+
+func (known) HasSynced() bool { return true }
+
+func newStateNode(t *testing.T) *stateNode {
+	t.Helper()
+	var external configv1.LayerLocalityArgs
+	configv1.SetDefaults_LayerLocalityArgs(&external)
+	var args config.LayerLocalityArgs
+	if err := configv1.Convert_v1_LayerLocalityArgs_To_config_LayerLocalityArgs(&external, &args, nil); err != nil {
+		t.Fatal(err)
+	}
+	n := &stateNode{clock: clocktesting.NewFakePassiveClock(time.Now())}
+	n.Tracker = newTracker(Config{Clock: n.clock, Images: []ManifestSource{sizes{}}})
+	n.nodeStore = cache.NewStore(cache.MetaNamespaceKeyFunc)
+	n.podIndex = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byNode: nodeOf})
+	n.NewProfile("p", &args)
+	n.nodeHandler(klog.Background()).OnAdd(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{OperatingSystem: "linux", Architecture: "amd64"}}}, false)
+	n.pods = n.podHandler(t.Context(), known{})
+	return n
+}
+
+// is delivers the next version of a pod.
+func (n *stateNode) is(pod *v1.Pod) {
+	if n.last == nil {
+		n.pods.OnAdd(pod, false)
+	} else {
+		n.pods.OnUpdate(n.last, pod)
+	}
+	n.last = pod
+}
+
+// has returns which images are present and arriving, and which of them the link is busy with.
+func (n *stateNode) has() (there, coming, link string) {
+	var is [3][]string
+	for i, image := range stateImages {
+		var m index.Measurement
+		n.first.Measure(n.first.Wanted(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Image: image}}}}), &m)
+		bytes, _ := m.Node("n1")
+		for k, has := range []bool{bytes.Present > 0, bytes.Arriving > 0, bytes.Pending&(1<<i) != 0} {
+			if has {
+				is[k] = append(is[k], image)
+			}
+		}
+	}
+	return strings.Join(is[0], " "), strings.Join(is[1], " "), strings.Join(is[2], " ")
 }
 
 func names(images []imageref.PodImage) string {

@@ -42,6 +42,9 @@ type Config struct {
 	Pods     int           `json:"pods"`
 	Interval time.Duration `json:"interval"`
 	Exponent float64       `json:"exponent"`
+	// Bursts, if any, come afterwards: BurstPods pods at once, all with one image that no pod had before.
+	Bursts    int `json:"bursts,omitempty"`
+	BurstPods int `json:"burstPods,omitempty"`
 
 	// CRIO is the build of CRI-O on the nodes. Ours shares the pull of an image among the
 	// pods that want it; upstream's pulls it for each.
@@ -67,6 +70,8 @@ func (c *Config) check() error {
 		{"images", int64(c.Images), 1, 1000},
 		{"pods", int64(c.Pods), 1, 1000},
 		{"megabytes", c.Bytes / 1e6, 1, 10_000},
+		{"bursts", int64(c.Bursts), 0, int64(c.Images) - 1},
+		{"burst-pods", int64(c.BurstPods), 0, 100},
 	} {
 		if field.value < field.low || field.value > field.high {
 			return fmt.Errorf("%s: %d, want %d to %d", field.flag, field.value, field.low, field.high)

@@ -23,6 +23,9 @@ import (
 // on 4 nodes request three quarters of all CPU.
 var requests = []float64{0.025, 0.05, 0.075}
 
+// burstGap is the time before each burst: nodes have pulled what came before.
+const burstGap = time.Minute
+
 // noLimit is the disk size of a node: the kubelets of the local cluster remove
 // no images.
 const noLimit = 1 << 40
@@ -52,7 +55,7 @@ func (c *Config) node(ctx context.Context, lab *scenario.Lab) (workload.Node, er
 }
 
 // plan draws the workload: pods come one by one and stay, so that the nodes
-// fill up and balance matters more and more.
+// fill up and balance matters more and more. Bursts of the smallest pods come last.
 func (c *Config) plan(images []dataset.Image, node workload.Node) (*workload.Plan, error) {
 	arrivals := workload.Arrivals{
 		Cluster:  workload.Cluster{Nodes: c.Nodes, Node: node},
@@ -63,7 +66,14 @@ func (c *Config) plan(images []dataset.Image, node workload.Node) (*workload.Pla
 	for _, share := range requests {
 		arrivals.Sizes = append(arrivals.Sizes, workload.Size{Weight: 1, MilliCPU: int64(share * float64(node.MilliCPU))})
 	}
-	plan, err := arrivals.Plan(rand.New(rand.NewPCG(c.Seed, 2)), images)
+	var plan *workload.Plan
+	var err error
+	if r := rand.New(rand.NewPCG(c.Seed, 2)); c.Bursts > 0 {
+		bursts := workload.Batches{Before: arrivals, Batches: c.Bursts, Pods: c.BurstPods, Gap: burstGap, Size: arrivals.Sizes[0]}
+		plan, err = bursts.Plan(r, images)
+	} else {
+		plan, err = arrivals.Plan(r, images)
+	}
 	if err != nil {
 		return nil, err
 	}

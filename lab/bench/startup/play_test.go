@@ -54,6 +54,19 @@ func TestPlan(t *testing.T) {
 	if !reflect.DeepEqual(plan, again) {
 		t.Error("two plans of one seed differ")
 	}
+	bursts := config
+	bursts.Pods, bursts.Bursts, bursts.BurstPods = 24, 3, 15
+	if plan, err := bursts.plan(images, node); err != nil || plan.Validate() != nil || len(plan.Events) != 24+3*15 || plan.History != 0 {
+		t.Errorf("with bursts: %d events, %v", len(plan.Events), err)
+	} else {
+		before := map[string]bool{}
+		for i, e := range plan.Events {
+			if i >= 24 && (before[e.Pod.Image] != ((i-24)%15 > 0) || e.Pod.MilliCPU != 50 || e.At != plan.Events[24].At+time.Duration((i-24)/15)*burstGap) {
+				t.Errorf("event %d: %+v at %s", i, e.Pod, e.At)
+			}
+			before[e.Pod.Image] = true
+		}
+	}
 	config.Seed = 2
 	if other, err := config.plan(images, node); err != nil || reflect.DeepEqual(plan.Events, other.Events) {
 		t.Errorf("two seeds give the same events, or fail: %v", err)

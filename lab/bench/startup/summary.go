@@ -161,9 +161,23 @@ func (r *Result) Write(w io.Writer) error {
 			return err
 		}
 	}
+	burst := ""
+	if r.Config.Bursts > 0 {
+		stock, ours := r.burstStartup(Stock), r.burstStartup(Ours)
+		burst = fmt.Sprintf(" stock_burst_s=%.3f ours_burst_s=%.3f burst_ratio=%.3f", stock, ours, ours/stock)
+	}
 	stock, ours := pooled[Stock].StartupP50, pooled[Ours].StartupP50
-	_, err := fmt.Fprintf(w, "startup stock_p50_s=%.3f ours_p50_s=%.3f speedup=%.2f bytes_ratio=%.3f\n", stock, ours, stock/ours, ratio)
+	_, err := fmt.Fprintf(w, "startup stock_p50_s=%.3f ours_p50_s=%.3f speedup=%.2f bytes_ratio=%.3f%s\n", stock, ours, stock/ours, ratio, burst)
 	return err
+}
+
+// burstStartup returns the mean start-up of the pods of bursts, which are the last of a plan, over all runs of a side.
+func (r *Result) burstStartup(side Side) float64 {
+	var seconds []float64
+	for _, run := range r.of(side) {
+		seconds = append(seconds, startups(run.Starts[r.Config.Pods:])...)
+	}
+	return mean(seconds)
 }
 
 func (r *Result) writePrediction(w io.Writer, ratio float64) error {

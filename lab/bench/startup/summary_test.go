@@ -105,6 +105,21 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// The pods of bursts are those after the first Config.Pods of each run.
+func TestWriteBursts(t *testing.T) {
+	t.Parallel()
+	r := twoRounds()
+	r.Config.Pods, r.Config.Bursts, r.Config.BurstPods = 1, 1, 1
+	var out bytes.Buffer
+	if err := r.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	// Stock's are the pods of 4 and 8 s, ours those of 1 and 9 s.
+	if want := " bytes_ratio=0.250 stock_burst_s=6.000 ours_burst_s=5.000 burst_ratio=0.833\n"; !strings.HasSuffix(out.String(), want) {
+		t.Errorf("got\n%s\nwant at the end %s", &out, want)
+	}
+}
+
 func TestWriteRefuses(t *testing.T) {
 	t.Parallel()
 	half := twoRounds()
@@ -133,6 +148,7 @@ func TestCheck(t *testing.T) {
 		"no time between": func(c *Config) { c.Interval = 0 },
 		"too large":       func(c *Config) { c.Bytes = 1 << 40 },
 		"no such CRI-O":   func(c *Config) { c.CRIO = "theirs" },
+		"too many bursts": func(c *Config) { c.Bursts = 24 },
 	} {
 		bad := good
 		change(&bad)

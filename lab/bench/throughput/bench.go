@@ -46,6 +46,34 @@ type Config struct {
 // podsPerNode limits the number of pods, so that all can be placed.
 const podsPerNode = 20
 
+// grouped is the workload of pod groups. Each of a group's pods is tried in each of the racks, so there are fewer of them.
+const (
+	grouped         = "SchedulingGroups"
+	podsPerGroup    = 64
+	mostGroupedPods = 40 * podsPerGroup
+)
+
+// sides returns the profiles that a workload is measured with beside the default one: pod groups with LayerLocality, in
+// the largest cluster.
+func (c *Config) sides(workload string, nodes int) []string {
+	switch {
+	case workload != grouped:
+		return c.Profiles
+	case nodes == slices.Max(c.Nodes) && slices.Contains(c.Profiles, ourProfile):
+		return []string{ourProfile}
+	}
+	return nil
+}
+
+// pods returns how many a workload places.
+func (c *Config) pods(workload string, nodes int) int {
+	n := min(c.Pods, podsPerNode*nodes)
+	if workload == grouped {
+		return max(1, min(n, mostGroupedPods)/podsPerGroup) * podsPerGroup
+	}
+	return n
+}
+
 func (c *Config) check() error {
 	if c.Rounds < 1 || c.MaxRounds < c.Rounds || c.Pods < 1 || len(c.Nodes) == 0 || slices.Min(c.Nodes) < 50 {
 		return fmt.Errorf("--nodes=%v --rounds=%d --max-rounds=%d --pods=%d: want at least 50 nodes, 1 of the others, and not less rounds at most than at least",
@@ -146,15 +174,18 @@ func Run(ctx context.Context, config Config) (*Result, error) {
 	result := &Result{}
 	for _, nodes := range b.Nodes {
 		for _, workload := range b.Workloads {
-			first := len(result.Measurements)
-			for round := 0; round < b.Rounds || round < b.MaxRounds && b.spread(result.Measurements[first:]) > b.MaxSpread; round++ {
+			first, sides := len(result.Measurements), b.sides(workload, nodes)
+			if len(sides) == 0 {
+				continue
+			}
+			for round := 0; round < b.Rounds || round < b.MaxRounds && mostSpread(result.Measurements[first:], sides) > b.MaxSpread; round++ {
 				// A B B A: a drift of the machine affects all alike.
-				profiles := append([]string{defaultProfile}, b.Profiles...)
+				profiles := append([]string{defaultProfile}, sides...)
 				if round%2 == 1 {
 					slices.Reverse(profiles)
 				}
 				for _, profile := range profiles {
-					m, err := b.measure(ctx, Measurement{Workload: workload, Profile: profile, Nodes: nodes, Pods: min(b.Pods, podsPerNode*nodes)}, round)
+					m, err := b.measure(ctx, Measurement{Workload: workload, Profile: profile, Nodes: nodes, Pods: b.pods(workload, nodes)}, round)
 					if err != nil {
 						if len(result.Measurements) == 0 {
 							return nil, err
@@ -176,15 +207,6 @@ type benchmark struct {
 	// program is the compiled benchmark. source is the folder through which the
 	// apiserver in it finds the Kubernetes tree.
 	program, source string
-}
-
-// spread returns how sure the least certain ratio of one workload's measurements is.
-func (b *benchmark) spread(measured []Measurement) float64 {
-	var most float64
-	for _, profile := range b.Profiles {
-		most = max(most, spread(measured, profile))
-	}
-	return most
 }
 
 // prepare compiles the benchmark into dir.

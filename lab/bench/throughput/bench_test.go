@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -63,6 +64,7 @@ func TestWrite(t *testing.T) {
 		measured("Layers", 500, ourProfile, 120), measured("Layers", 500, defaultProfile, 100),
 		measured("Layers", 5000, defaultProfile, 100), measured("Layers", 5000, ourProfile, 90), measured("Layers", 5000, extenderProfile, 60),
 		measured("Layers", 5000, extenderProfile, 80), measured("Layers", 5000, ourProfile, 90), measured("Layers", 5000, defaultProfile, 100),
+		measured(grouped, 5000, defaultProfile, 100), measured(grouped, 5000, ourProfile, 40),
 	}}
 	var out bytes.Buffer
 	if err := r.Write(&out); err != nil {
@@ -76,15 +78,20 @@ func TestWrite(t *testing.T) {
 		10: "throughput workload=Layers nodes=500 default_pods_s=100.0 ours_pods_s=100.0 ratio=1.000 spread=0.200 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
 		17: "throughput workload=Layers nodes=5000 profile=extender default_pods_s=100.0 ours_pods_s=70.0 ratio=0.700 spread=0.100 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
 		18: "throughput workload=Layers nodes=5000 default_pods_s=100.0 ours_pods_s=90.0 ratio=0.900 spread=0.000 rounds=2 default_cpu_ms_pod=5.000 ours_cpu_ms_pod=5.000",
-		// The smallest ratio of all.
-		19: "scheduler_perf default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf workload=Basic nodes=50",
+		// The smallest ratio of all but groups, and theirs.
+		22: "scheduler_perf default_pods_s=100.0 ours_pods_s=50.0 ratio=0.500 spread=+Inf workload=Basic nodes=50 group_ratio=0.400 group_spread=+Inf",
 	} {
-		if len(lines) != 21 || lines[i] != want {
+		if len(lines) != 24 || lines[i] != want {
 			t.Errorf("line %d is not %q in\n%s", i, want, &out)
 		}
 	}
 	if raw, err := json.Marshal(r); err != nil || !strings.HasPrefix(string(raw), `[{"workload":"Basic",`) {
 		t.Errorf("as JSON: %v, %s", err, raw)
+	}
+	out.Reset()
+	alone := &Result{Measurements: r.Measurements[len(r.Measurements)-2:]}
+	if err := alone.Write(&out); err != nil || !strings.HasSuffix(out.String(), "\nscheduler_perf group_ratio=0.400 group_spread=+Inf\n") {
+		t.Errorf("only groups: %v, %s", err, &out)
 	}
 	if err := (&Result{}).Write(&out); err == nil {
 		t.Error("nothing was measured, and there is no error")
@@ -108,6 +115,21 @@ func TestCheck(t *testing.T) {
 		config := Config{Nodes: []int{50}, Rounds: 1, MaxRounds: 1, Pods: 1, Profiles: c.profiles}
 		if err := config.check(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.profiles, err, c.want)
+		}
+	}
+	config := Config{Nodes: []int{500, 5000}, Pods: 10000, Profiles: []string{ourProfile, extenderProfile}}
+	for _, c := range []struct {
+		workload    string
+		nodes, pods int
+		sides       []string
+	}{
+		{"Basic", 100, 2000, []string{ourProfile, extenderProfile}},
+		{"Basic", 5000, 10000, []string{ourProfile, extenderProfile}},
+		{grouped, 5000, 2560, []string{ourProfile}},
+		{grouped, 50, 960, nil}, // 1,000 are no whole groups
+	} {
+		if pods, sides := config.pods(c.workload, c.nodes), config.sides(c.workload, c.nodes); pods != c.pods || !slices.Equal(sides, c.sides) {
+			t.Errorf("%s with %d nodes: %d pods, %v", c.workload, c.nodes, pods, sides)
 		}
 	}
 	// What is measured is what is installed.

@@ -10,13 +10,13 @@ import (
 
 // Write writes a line for each measurement, a line after the last measurement of each
 // workload and number of nodes for each profile beside the default one, and a line of
-// key=value pairs: that of the smallest ratio. LayerLocality is what is meant where no profile
-// is named.
+// key=value pairs: that of the smallest ratio, and the ratio of pod groups, which have a goal of their own. LayerLocality is
+// what is meant where no profile is named.
 func (r *Result) Write(w io.Writer) error {
 	if len(r.Measurements) == 0 {
 		return errors.New("nothing was measured")
 	}
-	smallest, last := 0.0, ""
+	smallest, last, groups := 0.0, "", ""
 	for rest := r.Measurements; len(rest) > 0; {
 		n := 1
 		for n < len(rest) && rest[n].Workload == rest[0].Workload && rest[n].Nodes == rest[0].Nodes {
@@ -43,12 +43,16 @@ func (r *Result) Write(w io.Writer) error {
 			result := fmt.Sprintf("default_pods_s=%.1f ours_pods_s=%.1f ratio=%.3f spread=%.3f", stock, ours, ours/stock, spread(measured, profile))
 			fmt.Fprintf(w, "throughput %s %s rounds=%d default_cpu_ms_pod=%.3f ours_cpu_ms_pod=%.3f\n",
 				where, result, len(of(measured, profile)), meanOf(measured, defaultProfile, cpu), meanOf(measured, profile, cpu))
+			if measured[0].Workload == grouped {
+				groups = fmt.Sprintf(" group_ratio=%.3f group_spread=%.3f", ours/stock, spread(measured, profile))
+				continue
+			}
 			if last == "" || ours/stock < smallest {
-				smallest, last = ours/stock, result+" "+where
+				smallest, last = ours/stock, " "+result+" "+where
 			}
 		}
 	}
-	_, err := fmt.Fprintf(w, "scheduler_perf %s\n", last)
+	_, err := fmt.Fprintf(w, "scheduler_perf%s%s\n", last, groups)
 	return err
 }
 
@@ -57,6 +61,14 @@ func speed(m Measurement) float64 { return m.PodsPerSecond }
 // of returns the measurements of a profile.
 func of(measured []Measurement, profile string) []Measurement {
 	return slices.DeleteFunc(slices.Clone(measured), func(m Measurement) bool { return m.Profile != profile })
+}
+
+// mostSpread returns how sure the least certain ratio of one workload's measurements is.
+func mostSpread(measured []Measurement, profiles []string) (most float64) {
+	for _, profile := range profiles {
+		most = max(most, spread(measured, profile))
+	}
+	return most
 }
 
 // spread returns how sure the ratio of one workload's measurements is, of a profile beside the

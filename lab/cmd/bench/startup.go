@@ -22,7 +22,7 @@ func startupCommand() *cobra.Command {
 profile and with the recommended one and layer-resolver, each time on a new cluster.
 The images have the layers, in number, sharing and proportion, of real ones, drawn from
 the file that `+dataset.Env+` names, or of generated ones. Then the simulator plays the
-same workload.`,
+same workload. With --bursts, the last line has burst_ratio: the mean start-up of their pods beside the default profile's.`,
 		func(f *pflag.FlagSet, config *startup.Config) {
 			f.IntVar(&config.Rounds, "rounds", 2, "how often each side plays the workload")
 			f.Uint64Var(&config.Seed, "seed", 1, "seed of the workload and of the choice of images")
@@ -33,6 +33,8 @@ same workload.`,
 			f.IntVar(&config.Pods, "pods", 60, "pods, which come one by one and stay")
 			f.DurationVar(&config.Interval, "interval", 1500*time.Millisecond, "mean time between two pods")
 			f.Float64Var(&config.Exponent, "zipf", 1, "exponent of Zipf's law, which the popularity of images follows")
+			f.IntVar(&config.Bursts, "bursts", 0, "bursts of pods that come afterwards, each with an image that no pod had before")
+			f.IntVar(&config.BurstPods, "burst-pods", 15, "pods of a burst, which come at once")
 			f.StringVar((*string)(&config.CRIO), "crio", string(cluster.Patched), "build of CRI-O on the nodes: patched, or stock, which pulls an image for each pod that starts at the same time")
 			f.BoolVar(&config.SerializeImagePulls, "serialize-image-pulls", false, "the kubelets pull one image after another, as is their default")
 			f.IntVar(&config.Simulations, "simulations", 50, "seeds of the simulator; 0: none")

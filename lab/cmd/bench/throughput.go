@@ -18,14 +18,15 @@ deploy/extender/distributions/kubeadm, with layer-extender beside it; for
 --profiles=safe,packing,congestion, the default one with that plugin, on nodes that state what
 they use. The profiles qosaware and qosaware-slo have QosAware in place of PrioritySort and
 DefaultPreemption: with pods without an SLO, and with all of them in 500 workloads with one.
-The workloads are SchedulingBasic, and the same with nodes that state 50 images and pods of those images. Every
+The workloads are SchedulingBasic, the same with nodes that state 50 images and pods of those images, and groups of 64 such
+pods that go to one of 20 racks, in the largest cluster. Every
 run has an apiserver, an etcd and a scheduler of its own. Rounds are repeated until the
 standard error of the ratio is small.
 
-The last line is that of the smallest ratio.`,
+The last line has the smallest ratio, and group_ratio, that of groups.`,
 		func(f *pflag.FlagSet, config *throughput.Config) {
 			f.IntSliceVar(&config.Nodes, "nodes", []int{500, 1000, 2000, 5000}, "numbers of nodes to measure with")
-			f.StringSliceVar(&config.Workloads, "workloads", []string{"SchedulingBasic", "SchedulingLayers"}, "workloads to measure")
+			f.StringSliceVar(&config.Workloads, "workloads", []string{"SchedulingBasic", "SchedulingLayers", "SchedulingGroups"}, "workloads to measure")
 			f.StringSliceVar(&config.Profiles, "profiles", []string{"layerlocality"}, "profiles to measure beside the default one, some of "+strings.Join(throughput.Profiles(), ", "))
 			f.IntVar(&config.Rounds, "rounds", 2, "rounds at least; one measures each profile once")
 			f.IntVar(&config.MaxRounds, "max-rounds", 8, "rounds at most")

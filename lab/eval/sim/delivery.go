@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -26,9 +27,12 @@ const (
 	// Lazily means that a pod starts with a part of its image, Model.LazyShare; the rest
 	// follows when the link is idle (eStargz, SOCI).
 	Lazily
+	// Copies means that layers which many images need are kept on a few nodes each, also if no pod brings them there:
+	// nodes whose links are idle pull the smallest image on them.
+	Copies
 )
 
-var deliveryNames = []string{"registry", "peers", "ahead", "lazy"}
+var deliveryNames = []string{"registry", "peers", "ahead", "lazy", "copies"}
 
 // String returns the name that ParsePolicy takes.
 func (d Delivery) String() string { return deliveryNames[d] }
@@ -167,6 +171,47 @@ func (r *run) planAhead(plan *workload.Plan) {
 			}
 		})
 	}
+}
+
+// A layer is a base if so many images need it and it is so large. Copies of it are kept on so many nodes.
+const (
+	copiesTick     = time.Minute
+	imagesOnBase   = 10
+	leastBaseBytes = 20_000_000
+	copiesOfBase   = 3
+	copiesShare    = 0.6 // of a disk, as --max-disk-share of layer-prefetcher
+)
+
+// keepCopies has idle nodes pull bases of the images that have been used, from now on.
+func (r *run) keepCopies() {
+	var bases []*blob
+	users, smallest := map[*blob]int{}, map[*blob]string{}
+	for _, name := range slices.Sorted(maps.Keys(r.known)) {
+		for _, b := range r.images[name].layers {
+			if users[b]++; users[b] == imagesOnBase && b.size >= leastBaseBytes {
+				bases = append(bases, b)
+			}
+			if before := smallest[b]; before == "" || r.images[name].size < r.images[before].size {
+				smallest[b] = name
+			}
+		}
+	}
+	for _, b := range bases {
+		copies := 0
+		var idle *machine
+		for _, m := range r.order {
+			switch _, there := m.present[b]; {
+			case there || m.expects(b):
+				copies++
+			case len(m.underway())+len(m.early) == 0 && m.usedShare() < copiesShare && (idle == nil || m.usedShare() < idle.usedShare()):
+				idle = m
+			}
+		}
+		if idle != nil && copies < copiesOfBase {
+			idle.pullAhead(r.images[smallest[b]], smallest[b])
+		}
+	}
+	r.q.at(r.q.now+copiesTick, r.keepCopies)
 }
 
 // pullsAhead reports whether a node still pulls what no pod waits for.

@@ -104,6 +104,43 @@ func TestAhead(t *testing.T) {
 	}
 }
 
+// A base of many images is kept on three nodes; one of few images, or a small one, is not.
+func TestCopies(t *testing.T) {
+	var images []dataset.Image
+	var events []workload.Event
+	for i := range imagesOnBase {
+		own := fmt.Sprint("own", i)
+		images = append(images, imageOf(fmt.Sprint("i", i), "base", 60, "small", 6, own, 10+i))
+		if i > 0 { // one image less
+			images[i].Layers = append(images[i].Layers, dataset.Layer{Digest: "rare", Size: 60 * mb})
+		}
+		pod := podOf(fmt.Sprint("i", i), 100, 0)
+		events = append(events, workload.Event{At: time.Duration(i) * time.Minute, Pod: pod})
+	}
+	nodes := nodesOf(6)
+	for i := range nodes[1:] {
+		nodes[i+1].MilliCPU = 1 // no room for a pod
+	}
+	r := begin(t, "default:images=copies", &workload.Plan{Nodes: nodes, Images: images, Events: append(events, workload.Event{At: time.Hour, Pod: podOf("i0", 100, 0)})}, nil)
+	m := r.playAll(t, nil)
+	at := map[string]int{}
+	for _, machine := range r.order {
+		for b := range machine.present {
+			at[b.digest]++
+		}
+	}
+	if at["base"] != copiesOfBase || at["rare"] != 1 || at["own0"] != copiesOfBase || at["own1"] != 1 {
+		t.Errorf("layers are on so many nodes: %v", at)
+	}
+	own := int64(0)
+	for i := range imagesOnBase {
+		own += int64(10 + i)
+	}
+	if want := (60 + 6 + 60 + own + 2*(60+6+10)) * mb; m.PulledBytes != want {
+		t.Errorf("%d bytes pulled, want %d", m.PulledBytes, want)
+	}
+}
+
 // What is pulled ahead leaves the kubelet all its pulls, and no more.
 func TestAheadBesideOthers(t *testing.T) {
 	b := newBench(t, func(m *Model, _ *workload.Node) { m.Pulls = 1 })

@@ -31,6 +31,9 @@ func nodeObject(m *machine) *v1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: m.Name, UID: types.UID(m.Name), Labels: map[string]string{v1.LabelHostname: m.Name}},
 		Status:     v1.NodeStatus{Allocatable: allocatable, Capacity: allocatable},
 	}
+	if m.Rack != "" {
+		node.Labels[rackLabel] = m.Rack
+	}
 	node.Status.NodeInfo.OperatingSystem, node.Status.NodeInfo.Architecture = "linux", "amd64"
 	node.Status.Images = statusImages(m)
 	return node

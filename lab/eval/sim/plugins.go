@@ -46,6 +46,7 @@ func (r *run) plugins() frameworkruntime.Registry {
 	}
 	return frameworkruntime.Registry{
 		layerlocality.Name: r.rounding(layerlocality.NewFactory(options...).New),
+		placementFit:       newPlacementFit,
 		imageName:          score(imageName, scoreByName),
 		lrScheduler:        score(lrScheduler, r.scoreLRScheduler),
 		prototypeName:      newPrototype,

@@ -227,21 +227,31 @@ func (p *Policy) weight() int {
 	return p.Weight
 }
 
-// configuration returns the one that kube-scheduler would get.
-func (p *Policy) configuration() string {
+// configuration returns the one that kube-scheduler would get, with scores of racks for pod groups or without.
+func (p *Policy) configuration(racks bool) string {
 	var b strings.Builder
 	b.WriteString("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- schedulerName: default-scheduler\n")
 	if p.Percent > 0 {
 		fmt.Fprintf(&b, "  percentageOfNodesToScore: %d\n", p.Percent)
 	}
-	if p.Score == "" {
-		return b.String()
+	var plugins []string
+	if p.Score != "" {
+		disabled := "{name: ImageLocality}"
+		if p.WithImageLocality {
+			disabled = ""
+		}
+		plugins = append(plugins, fmt.Sprintf("multiPoint: {disabled: [%s], enabled: [{name: %s, weight: %d}]}", disabled, p.Score, p.weight()))
 	}
-	disabled := "{name: ImageLocality}"
-	if p.WithImageLocality {
-		disabled = ""
+	if racks {
+		enabled := fmt.Sprintf("{name: %s, weight: 1}", placementFit)
+		if p.Score == layerlocality.Name {
+			enabled += fmt.Sprintf(", {name: %s, weight: %d}", p.Score, p.weight())
+		}
+		plugins = append(plugins, fmt.Sprintf("placementScore: {disabled: [{name: '*'}], enabled: [%s]}", enabled))
 	}
-	fmt.Fprintf(&b, "  plugins: {multiPoint: {disabled: [%s], enabled: [{name: %s, weight: %d}]}}\n", disabled, p.Score, p.weight())
+	if len(plugins) > 0 {
+		fmt.Fprintf(&b, "  plugins: {%s}\n", strings.Join(plugins, ", "))
+	}
 	if p.Args != "" {
 		fmt.Fprintf(&b, "  pluginConfig: [{name: %s, args: {%s}}]\n", p.Score, p.Args)
 	}

@@ -57,7 +57,8 @@ func prepare(ctx context.Context, plan *workload.Plan, policy Policy, model Mode
 	r := &run{
 		model: model, delivery: policy.Delivery, q: &queue{}, images: intern(plan.Images, policy.InChains),
 		machines: map[string]*machine{}, objects: map[string]*v1.Node{}, deployments: map[string]*deployment{},
-		known: map[string]time.Duration{}, sets: map[string]bool{},
+		known: map[string]time.Duration{}, sets: map[string]bool{}, groups: map[string][]*pod{},
+		racks: slices.ContainsFunc(plan.Nodes, func(n workload.Node) bool { return n.Rack != "" }),
 	}
 	if r.delivery == FromPeers {
 		r.lan = &lan{q: r.q, link: model.PeerLink}
@@ -86,8 +87,11 @@ func prepare(ctx context.Context, plan *workload.Plan, policy Policy, model Mode
 	for i := range plan.Events {
 		r.later(plan.Events[i].At, func() { r.play(&plan.Events[i]) })
 	}
-	if r.delivery == Ahead {
+	switch r.delivery {
+	case Ahead:
 		r.planAhead(plan)
+	case Copies:
+		r.keepCopies()
 	}
 	return r, nil
 }
@@ -105,7 +109,7 @@ func (r *run) later(at time.Duration, do func()) {
 // startScheduler starts one with a policy. It has no nodes or pods yet.
 func (r *run) startScheduler(ctx context.Context, policy Policy, random *rand.Rand) (err error) {
 	r.policy = policy
-	if r.scheduler, err = startScheduler(ctx, policy.configuration(), r.plugins(), random); err == nil && policy.Clairvoyant {
+	if r.scheduler, err = startScheduler(ctx, policy.configuration(r.racks), r.plugins(), random); err == nil && policy.Clairvoyant {
 		r.scheduler.choose = r.leastMissing(random)
 	}
 	return err
@@ -171,6 +175,9 @@ type run struct {
 	deployments map[string]*deployment
 	// sets are the ReplicaSets that exist.
 	sets map[string]bool
+	// racks means that nodes stand in racks; groups are pod groups whose pods gather.
+	racks  bool
+	groups map[string][]*pod
 	// pending are pods that fit on no node, the oldest first.
 	pending []*pod
 	// known is the time from which an ImageManifest describes a name.
@@ -206,6 +213,7 @@ type pod struct {
 	running  bool
 	gone     bool
 	of       *deployment
+	group    string
 }
 
 type deployment struct {
@@ -224,7 +232,7 @@ func (r *run) play(e *workload.Event) {
 	switch {
 	case e.Pod != nil:
 		p := r.newPod(e.Pod.Image, e.Pod.App, e.Pod.MilliCPU, e.Pod.Memory, false, "")
-		p.lifetime = e.Pod.Lifetime
+		p.lifetime, p.group = e.Pod.Lifetime, e.Pod.Group
 		r.arrive(p)
 	case e.Deploy != nil:
 		d := r.deployments[e.Deploy.Name]
@@ -321,6 +329,10 @@ func (r *run) place(p *pod) {
 	if p.gone || r.err != nil {
 		return
 	}
+	if p.group != "" {
+		r.gather(p)
+		return
+	}
 	if !r.try(p) {
 		r.pending = append(r.pending, p)
 	}
@@ -348,6 +360,12 @@ func (r *run) try(p *pod) bool {
 	if err != nil || name == "" {
 		return false
 	}
+	r.bind(p, name)
+	return true
+}
+
+// bind notes that a pod was placed, and has its node pull.
+func (r *run) bind(p *pod, name string) {
 	bound := p.object.DeepCopy()
 	bound.Spec.NodeName = name
 	p.object = bound
@@ -359,7 +377,6 @@ func (r *run) try(p *pod) bool {
 	p.machine.use(p.image, p.name, func() {
 		r.q.at(r.q.now+r.model.PodStart, func() { r.start(p) })
 	})
-	return true
 }
 
 // start notes that the container of a pod runs.

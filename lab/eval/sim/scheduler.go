@@ -156,13 +156,18 @@ func (s *kubeScheduler) schedule(pod *v1.Pod) (node string, err error) {
 	node = feasible[best].Node().Name
 	assumed := pod.DeepCopy()
 	assumed.Spec.NodeName = node
-	if err := s.made.Cache.AssumePod(logger, assumed); err != nil {
-		return "", err
+	return node, s.assume(state, assumed)
+}
+
+// assume notes that a pod was placed.
+func (s *kubeScheduler) assume(state fwk.CycleState, pod *v1.Pod) error {
+	if err := s.made.Cache.AssumePod(klog.FromContext(s.ctx), pod); err != nil {
+		return err
 	}
-	if status := s.framework.RunReservePluginsReserve(s.ctx, state, assumed, node); !status.IsSuccess() {
-		return "", status.AsError()
+	if status := s.framework.RunReservePluginsReserve(s.ctx, state, pod, pod.Spec.NodeName); !status.IsSuccess() {
+		return status.AsError()
 	}
-	return node, nil
+	return nil
 }
 
 // filter returns nodes on which a pod fits, as many as kube-scheduler looks
@@ -253,16 +258,5 @@ func (s *kubeScheduler) best(state fwk.CycleState, pod *v1.Pod, nodes []fwk.Node
 	if !status.IsSuccess() {
 		return 0, status.AsError()
 	}
-	best, equal := 0, 0
-	for i := range scores {
-		switch {
-		case i == 0 || scores[i].TotalScore > scores[best].TotalScore:
-			best, equal = i, 1
-		case scores[i].TotalScore == scores[best].TotalScore:
-			if equal++; s.random.IntN(equal) == 0 {
-				best = i
-			}
-		}
-	}
-	return best, nil
+	return choose(s.random, len(scores), func(i int) int64 { return scores[i].TotalScore }), nil
 }

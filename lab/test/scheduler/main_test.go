@@ -45,10 +45,11 @@ func TestMain(m *testing.M) {
 		scenario.Only(onlyImages, "ImageLocality"),
 		scenario.Recommended(gathering, map[string]any{"maxWaitingPods": bound}),
 	)
-	schedulers.Args, schedulers.Flavour = []string{scenario.LogScores}, cluster.Patched
+	schedulers.Args, schedulers.Flavour, schedulers.FeatureGates = []string{scenario.LogScores}, cluster.Patched, groupGates
 	config := cluster.Config{
 		Name: livetest.ClusterName("sched"), Nodes: 4, Bandwidth: bandwidth, Flavour: livetest.Flavour(),
 		Scheduler: schedulers,
+		APIServer: cluster.Component{FeatureGates: groupGates, Args: []string{"--runtime-config=scheduling.k8s.io/v1alpha2=true"}},
 		Kubelet: cluster.Component{Config: map[string]any{
 			// Ten times as often as usual, so that tests wait less.
 			"nodeStatusUpdateFrequency": "1s",

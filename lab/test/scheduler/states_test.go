@@ -5,6 +5,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,4 +105,60 @@ func TestStatesOfAKubelet(t *testing.T) {
 	})
 	is("an ephemeral container comes", debug.Reference, func(r scenario.Rating) bool { return r.ArrivingBytes > 0 })
 	is("its image is there", debug.Reference, func(r scenario.Rating) bool { return r.MissingBytes == 0 && r.ArrivingBytes == 0 })
+}
+
+// TestStatesThatLast has a kubelet report states in which a pod stays, and what they mean for its image.
+func TestStatesThatLast(t *testing.T) {
+	use(t, "n1", "n2", "n3")
+	const imageBytes = 4_000_000
+	secret := corev1.LocalObjectReference{Name: "nobody-has-it"}
+	there := func(r scenario.Rating) bool { return r.PresentBytes > 0 && r.MissingBytes == 0 && r.PendingBytes == 0 }
+	comes := func(r scenario.Rating) bool { return r.ArrivingBytes >= imageBytes && r.PendingBytes == 0 }
+	fails := func(r scenario.Rating) bool {
+		return r.PresentBytes == 0 && r.ArrivingBytes == 0 && r.PendingBytes == 0
+	}
+	tests := map[string]struct {
+		change  func(*corev1.PodSpec)
+		reasons []string
+		means   func(scenario.Rating) bool
+	}{
+		"volume": {func(s *corev1.PodSpec) {
+			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret.Name}}}}
+		}, []string{"ContainerCreating"}, comes},
+		"configuration": {func(s *corev1.PodSpec) {
+			s.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: secret}}}
+		}, []string{"CreateContainerConfigError"}, there},
+		"program": {func(s *corev1.PodSpec) { s.Containers[0].Command = []string{"/no/such/program"} }, []string{"CreateContainerError", "RunContainerError", "CrashLoopBackOff"}, there},
+		"image":   {func(s *corev1.PodSpec) { s.Containers[0].Image += "-none" }, []string{"ErrImagePull", "ImagePullBackOff"}, fails},
+		"never":   {func(s *corev1.PodSpec) { s.Containers[0].ImagePullPolicy = corev1.PullNever }, []string{"ErrImageNeverPull"}, fails},
+	}
+	pods := lab.Client.CoreV1().Pods(metav1.NamespaceDefault)
+	for name, test := range tests {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "states-" + name}, Spec: corev1.PodSpec{
+			SchedulerName: gathering, Containers: []corev1.Container{{Name: "main", Image: hubImage(t, "states-"+name+":v1", imageBytes, 2).Reference}},
+		}}
+		test.change(&pod.Spec)
+		removeAtEnd(t, pod.Name)
+		_, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
+		must(t, err)
+	}
+	for name, test := range tests {
+		livetest.Eventually(t, settled, name, func(ctx context.Context) error {
+			pod, err := pods.Get(ctx, "states-"+name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if all := pod.Status.ContainerStatuses; len(all) == 0 || all[0].State.Waiting == nil || !slices.Contains(test.reasons, all[0].State.Waiting.Reason) {
+				return fmt.Errorf("%+v, want one of %v", all, test.reasons)
+			}
+			ratings, err := lab.Rate(ctx, pod.Spec.Containers[0].Image)
+			if err != nil {
+				return err
+			}
+			if r, ok := ratings.Node(pod.Spec.NodeName); !ok || !test.means(r) {
+				return fmt.Errorf("the scheduler has of %s on %s: %+v", pod.Spec.Containers[0].Image, pod.Spec.NodeName, r)
+			}
+			return nil
+		})
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"text/template"
@@ -39,7 +40,7 @@ import (
 )
 
 var (
-	workload    = flag.String("workload", basic, basic+" or "+withLayers)
+	workload    = flag.String("workload", basic, basic+", "+withLayers+" or "+withGroups)
 	profile     = flag.String("profile", "default", "name of the measured profile; default and extender have no plugin of ours")
 	config      = flag.String("config", "", "file with the KubeSchedulerConfiguration of the profile")
 	extender    = flag.String("extender", "", "layer-extender, which the profile asks; empty for none")
@@ -54,6 +55,11 @@ const (
 	basic = "SchedulingBasic"
 	// withLayers has the same pods, but with images whose layers nodes report.
 	withLayers = "SchedulingLayers"
+	// withGroups has groups of such pods, each of one image, that are placed at once, in the rack that suits
+	// them best.
+	withGroups = "SchedulingGroups"
+	groupPods  = 64
+	racks      = 20
 	// imagesPerNode is the maximum number of images that a kubelet reports.
 	imagesPerNode = 50
 )
@@ -91,13 +97,13 @@ func BenchmarkPerfScheduling(b *testing.B) {
 		}
 	}
 	var options []perf.SchedulerPerfOption
-	image := "registry.k8s.io/pause:3.10.2"
+	image := func(string) string { return "registry.k8s.io/pause:3.10.2" }
 	switch *workload {
 	case basic:
 		if slices.Contains(statistics, *profile) {
 			options = append(options, perf.WithNodeUpdateFn(stateUse))
 		}
-	case withLayers:
+	case withLayers, withGroups:
 		images, source, err := dataset.FromEnv()
 		if err != nil {
 			b.Fatal(err)
@@ -106,11 +112,13 @@ func BenchmarkPerfScheduling(b *testing.B) {
 		for i := range images {
 			images[i].Image = fmt.Sprintf("registry.example/bench/image-%d:v1", i)
 		}
-		image = fmt.Sprintf("registry.example/bench/image-{{Mod .Index %d}}:v1", len(images))
+		image = func(number string) string {
+			return fmt.Sprintf("registry.example/bench/image-{{Mod %s %d}}:v1", number, len(images))
+		}
 		b.Logf("%d images (%s)", len(images), source)
 		options = append(options, perf.WithNodeUpdateFn(stateImages(fleet.Images(images))))
 	default:
-		b.Fatalf("-workload=%s: want %s or %s", *workload, basic, withLayers)
+		b.Fatalf("-workload=%s: want %s, %s or %s", *workload, basic, withLayers, withGroups)
 	}
 	if *extender != "" {
 		options = append(options, perf.WithPrepareFn(func(tCtx ktesting.TContext) error { return startExtender(tCtx, *initialPods+*pods) }))
@@ -122,8 +130,8 @@ func BenchmarkPerfScheduling(b *testing.B) {
 }
 
 // testCase writes the files that scheduler_perf reads, and returns the name of
-// the file with the test case.
-func testCase(b *testing.B, image string) string {
+// the file with the test case. image returns that of a pod for a number, which is an expression.
+func testCase(b *testing.B, image func(number string) string) string {
 	dir := b.TempDir()
 	write := func(name string, data []byte) string {
 		name = filepath.Join(dir, name)
@@ -132,20 +140,39 @@ func testCase(b *testing.B, image string) string {
 		}
 		return name
 	}
-	pod, err := files.ReadFile("pod.yaml")
-	if err != nil {
-		b.Fatal(err)
+	read := func(name string) string {
+		data, err := files.ReadFile(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return string(data)
 	}
 	annotations := "{}"
 	if *promised > 0 {
 		annotations = fmt.Sprintf(`{slo: "0.9", controller: "workload-{{Mod .Index %d}}"}`, *promised)
 	}
-	filled := strings.NewReplacer("IMAGE", image, "ANNOTATIONS", annotations).Replace(string(pod))
+	pod := func(name, group, number string) string {
+		filled := strings.NewReplacer("IMAGE", image(number), "ANNOTATIONS", annotations, "GROUP", group).Replace(read("pod.yaml"))
+		return write(name, []byte(filled))
+	}
+	var labels []string
+	for i := range racks {
+		labels = append(labels, fmt.Sprint("rack-", i))
+	}
+	groups := 0
+	if *workload == withGroups {
+		groups = *pods / groupPods
+	}
+	ofGroup := fmt.Sprintf("(DivideInt .Index %d)", groupPods)
 	var text strings.Builder
-	err = template.Must(template.ParseFS(files, "workload.yaml")).Execute(&text, map[string]any{
+	err := template.Must(template.ParseFS(files, "workload.yaml")).Execute(&text, map[string]any{
 		"Workload": *workload, "Nodes": *nodes, "InitialPods": *initialPods, "Pods": *pods,
 		"SchedulerConfig": *config,
-		"Pod":             write("pod.yaml", []byte(filled)),
+		"Pod":             pod("pod.yaml", "null", ".Index"),
+		"Groups":          groups,
+		"Group":           write("group.yaml", []byte(strings.ReplaceAll(read("group.yaml"), "PODS", strconv.Itoa(groupPods)))),
+		"GroupPod":        pod("group-pod.yaml", "{podGroupName: 'group-{{"+ofGroup+"}}'}", ofGroup),
+		"Racks":           strings.Join(labels, ", "),
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -213,7 +213,7 @@ func told(x Extent) Experiment {
 func bursts(x Extent) Experiment {
 	var all []Case
 	for _, before := range []string{"default", ourPolicy} {
-		for _, c := range cases(pick(x, []string{"burst-50" + late}, []string{"burst-30" + late, "burst-50" + late}), x.size(), after(before, named(mainPolicies...))) {
+		for _, c := range cases(pick(x, []string{"burst-50" + late}, []string{"burst-30" + late, "burst-50" + late, "groups" + late}), x.size(), after(before, named(mainPolicies...))) {
 			c.Scenario.Name += " after " + before
 			all = append(all, c)
 		}

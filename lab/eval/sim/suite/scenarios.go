@@ -118,6 +118,12 @@ func Scenarios(size Size) []Scenario {
 		"burst-50-replicasets", "as burst-50, the pods of a burst are a ReplicaSet, which topology spread acts on",
 		func(r *rand.Rand, d *Data) (*workload.Plan, error) { return sets50.Plan(r, d.Images) },
 	})
+	groups := workload.Groups()
+	size.arrivals(&groups.Before)
+	all = append(all, Scenario{
+		"groups" + late, "16 pods of an unknown image at once, ten times, each time in one of five racks with 8 nodes, after 4,000 other pods; only the groups count",
+		func(r *rand.Rand, d *Data) (*workload.Plan, error) { return groups.Plan(r, d.Images) },
+	})
 	sandboxes := workload.DefaultSandboxes()
 	size.cluster(&sandboxes.Cluster)
 	sandboxes.Minutes = size.share(sandboxes.Minutes)

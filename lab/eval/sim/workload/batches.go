@@ -28,6 +28,8 @@ type Batches struct {
 	// ReplicaSets means that the pods of a batch belong to one application, and
 	// that the scheduler's default topology spread applies to them.
 	ReplicaSets bool
+	// Groups means that the pods of a batch are a group, which is placed in one rack.
+	Groups bool
 	// Only means that metrics count from the first batch on: what was before is history.
 	Only bool
 }
@@ -52,6 +54,13 @@ func LateBursts(pods int) Batches {
 	return b
 }
 
+// Groups are LateBursts of 16 pods, each a group, on 40 nodes in five racks.
+func Groups() Batches {
+	b := LateBursts(16)
+	b.Before.Nodes, b.Before.Racks, b.Groups = 40, 5, true
+	return b
+}
+
 // Plan draws the workload. It fails unless there are more images than batches.
 func (b Batches) Plan(r *rand.Rand, images []dataset.Image) (*Plan, error) {
 	images = references(images)
@@ -71,6 +80,9 @@ func (b Batches) Plan(r *rand.Rand, images []dataset.Image) (*Plan, error) {
 		pod := Pod{Image: image.Image, MilliCPU: b.Size.MilliCPU, Memory: b.Size.Memory, Lifetime: b.Lifetime}
 		if b.ReplicaSets {
 			pod.App = fmt.Sprintf("batch-%02d", i+1)
+		}
+		if b.Groups {
+			pod.Group = fmt.Sprintf("batch-%02d", i+1)
 		}
 		for range b.Pods {
 			events = append(events, Event{At: at, Pod: new(pod)})

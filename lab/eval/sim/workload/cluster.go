@@ -18,6 +18,8 @@ const Mbit = 1e6 / 8
 type Cluster struct {
 	// Nodes is the number of nodes at the start.
 	Nodes int
+	// Racks is how many racks they stand in; 0: in none.
+	Racks int
 	// Node describes each of them; its name is ignored.
 	Node Node
 }
@@ -38,6 +40,9 @@ func (c Cluster) nodes() []Node {
 	for i := range nodes {
 		nodes[i] = c.Node
 		nodes[i].Name = fmt.Sprintf("node-%04d", i+1)
+		if c.Racks > 0 {
+			nodes[i].Rack = fmt.Sprintf("rack-%02d", i%c.Racks+1)
+		}
 	}
 	return nodes
 }

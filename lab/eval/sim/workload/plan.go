@@ -40,6 +40,8 @@ type Node struct {
 	Disk int64 `json:"disk"`
 	// Link is the bandwidth from registries, in bytes per second.
 	Link float64 `json:"link"`
+	// Rack, if set, is where it stands.
+	Rack string `json:"rack,omitempty"`
 	// Holds are the names of images that are there when the node comes.
 	Holds []string `json:"holds,omitempty"`
 }
@@ -64,6 +66,8 @@ type Pod struct {
 	// App, if set, is the ReplicaSet that the pod belongs to: then the
 	// scheduler's default topology spread applies.
 	App string `json:"app,omitempty"`
+	// Group, if set, is the pod group: its pods come at one moment, and are placed at once, all in one rack.
+	Group string `json:"group,omitempty"`
 	// MilliCPU and Memory (bytes) are requested.
 	MilliCPU int64 `json:"milliCPU"`
 	Memory   int64 `json:"memory"`
@@ -128,6 +132,9 @@ func (p *Plan) Validate() error {
 		case n.MilliCPU > maxMilliCPU || n.Memory > maxBytes || n.Disk > maxBytes:
 			return fmt.Errorf("node %s: at most %d milliCPU, and %d bytes of memory and disk", n.Name, maxMilliCPU, int64(maxBytes))
 		}
+		if err := validateLabel("rack", n.Rack); err != nil {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
 		names[n.Name] = true
 		for _, image := range n.Holds {
 			if !images[image] {
@@ -154,7 +161,7 @@ func (p *Plan) Validate() error {
 		case e.Pod != nil && e.Deploy == nil && e.Join == nil:
 			image = e.Pod.Image
 			pods++
-			err = cmp.Or(validateLabel("app", e.Pod.App), validateRequests(e.Pod.MilliCPU, e.Pod.Memory))
+			err = cmp.Or(validateLabel("app", e.Pod.App), validateLabel("group", e.Pod.Group), validateRequests(e.Pod.MilliCPU, e.Pod.Memory))
 			if err == nil && (e.Pod.Lifetime < 0 || e.Pod.Lifetime > maxTime) {
 				err = fmt.Errorf("lifetime %s: want 0 to %s", e.Pod.Lifetime, maxTime)
 			}

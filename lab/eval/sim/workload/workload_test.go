@@ -267,6 +267,15 @@ func TestBatches(t *testing.T) {
 	if err != nil || len(late.Events) != 4000+10*50 || late.History != late.Events[4000].At || late.Events[3999].At >= late.History {
 		t.Errorf("late: %d events, history %s, error %v", len(late.Events), late.History, err)
 	}
+	groups, err := Groups().Plan(random(1), images)
+	if err != nil || groups.Nodes[0].Rack != "rack-01" || groups.Nodes[4].Rack != "rack-05" || groups.Nodes[5].Rack != "rack-01" {
+		t.Errorf("groups: %+v, error %v", groups.Nodes[:6], err)
+	}
+	for i, e := range groups.Events[4000:] {
+		if want := fmt.Sprintf("batch-%02d", i/16+1); e.Pod.Group != want {
+			t.Errorf("pod %d is of group %q, want %s", i, e.Pod.Group, want)
+		}
+	}
 	seen := map[string]bool{}
 	for _, e := range p.Events[:400] {
 		seen[e.Pod.Image] = true
