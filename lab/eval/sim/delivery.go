@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/layer-locality/layer-locality/lab/eval/sim/workload"
 )
@@ -26,9 +29,14 @@ const (
 	// Lazily means that a pod starts with a part of its image, Model.LazyShare; the rest
 	// follows when the link is idle (eStargz, SOCI).
 	Lazily
+	// Template means that nodes which run a Deployment pull its next version as layer-prefetcher has them do: one fewer than
+	// replicas, Model.PrefetchDelay after the template has it, and the scheduler sees what is on its way.
+	Template
+	// Tag means the same, Model.TagLead before the rollout: that a tag has moved is known before a Deployment follows.
+	Tag
 )
 
-var deliveryNames = []string{"registry", "peers", "ahead", "lazy"}
+var deliveryNames = []string{"registry", "peers", "ahead", "lazy", "template", "tag"}
 
 // String returns the name that ParsePolicy takes.
 func (d Delivery) String() string { return deliveryNames[d] }
@@ -171,7 +179,62 @@ func (r *run) planAhead(plan *workload.Plan) {
 
 // pullsAhead reports whether a node still pulls what no pod waits for.
 func (r *run) pullsAhead() bool {
-	return slices.ContainsFunc(r.order, func(m *machine) bool { return m.earlyPull != nil })
+	return r.prefetching > 0 || slices.ContainsFunc(r.order, func(m *machine) bool { return m.earlyPull != nil })
+}
+
+// planPrefetches has nodes pull the versions of Deployments that run before.
+func (r *run) planPrefetches(plan *workload.Plan) {
+	for _, e := range plan.Events {
+		if e.Deploy == nil {
+			continue
+		}
+		at := e.At + r.model.PrefetchDelay
+		if r.delivery == Tag {
+			at = e.At - r.model.TagLead
+		}
+		r.q.at(at, func() {
+			if d := r.deployments[e.Deploy.Name]; d != nil {
+				r.prefetch(d, e.Deploy.Image)
+			}
+		})
+	}
+}
+
+// prefetch has nodes that run a Deployment pull an image with a pod each, one fewer than replicas, those that lack least first.
+func (r *run) prefetch(d *deployment, name string) {
+	i := r.images[name]
+	r.use(name)
+	var nodes []*machine
+	for _, p := range d.pods {
+		if p.running && p.name != name && !slices.Contains(nodes, p.machine) {
+			nodes = append(nodes, p.machine)
+		}
+	}
+	slices.SortStableFunc(nodes, func(a, b *machine) int { return cmp.Compare(a.missing(i, name), b.missing(i, name)) })
+	for _, m := range nodes[:min(len(nodes), max(1, d.Replicas-1))] {
+		if m.missing(i, name) == 0 {
+			continue
+		}
+		pod := r.newPod(name, "", 0, 0, false, "").object
+		r.prefetches++
+		pod.Name = fmt.Sprintf("prefetch-%d", r.prefetches)
+		pod.UID, pod.Spec.NodeName = types.UID(pod.Name), m.Name
+		r.fail(r.scheduler.pods.set(nil, pod))
+		r.prefetching++
+		m.use(i, name, func() {
+			r.prefetching--
+			running := runs(pod, name)
+			r.fail(r.scheduler.pods.set(pod, running))
+			// It ends when the node has reported the image.
+			refresh := nextTick(r.q.now, r.model.ImageRefresh, m.phase[0])
+			r.q.at(refresh, func() {
+				r.q.at(nextTick(refresh, r.model.StatusUpdate, m.phase[1]), func() {
+					m.release(i)
+					r.fail(r.scheduler.pods.drop(running))
+				})
+			})
+		})
+	}
 }
 
 // pullAhead pulls an image that no pod of the node needs yet, when all others that were

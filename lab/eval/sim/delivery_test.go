@@ -141,6 +141,45 @@ func TestLazy(t *testing.T) {
 	}
 }
 
+// Nodes that run a Deployment pull its next version: before the rollout, if its tag has moved; then beside it, with one fewer
+// than replicas. Pods go where the version is, or comes.
+func TestPrefetch(t *testing.T) {
+	images := []dataset.Image{imageOf("v1", "S", 198, "1", 6), imageOf("v2", "S", 198, "2", 60)}
+	for name, test := range map[string]struct {
+		policy   string
+		replicas int
+		apart    bool
+		lead     time.Duration
+		starts   []float64
+		pulled   int64 // MB
+	}{
+		"alone":                  {"layerlocality", 1, false, 0, []float64{10, 34}, 264},
+		"there before the pod":   {"layerlocality:images=tag", 1, false, 15 * time.Second, []float64{0, 34}, 264},
+		"half of it":             {"layerlocality:images=tag", 1, false, 5 * time.Second, []float64{5, 34}, 264},
+		"two, apart, alone":      {"layerlocality", 2, true, 0, []float64{10, 34, 34, 43}, 726},
+		"the second is prepared": {"layerlocality:images=template", 2, true, 0, []float64{0, 34, 34, 43}, 726},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deploy := func(at time.Duration, image string) workload.Event {
+				return workload.Event{At: at, Deploy: &workload.Deployment{Name: "d", Image: image, Replicas: test.replicas, MilliCPU: 100, Apart: test.apart}}
+			}
+			r := begin(t, test.policy, &workload.Plan{Nodes: nodesOf(3), Images: images, Events: []workload.Event{deploy(0, "v1"), deploy(10*time.Minute, "v2")}},
+				func(m *Model) { m.Joins, m.TagLead, m.PrefetchDelay = JoinImages, test.lead, 0 })
+			m := r.playAll(t, nil)
+			r.wantStarts(t, test.starts...)
+			if m.PulledBytes != test.pulled*mb || m.Pods != 2*test.replicas {
+				t.Errorf("%d MB pulled for %d pods, want %d for %d", m.PulledBytes/mb, m.Pods, test.pulled, 2*test.replicas)
+			}
+			for range 1000 { // what is left to do
+				r.q.next()
+			}
+			if left := len(r.scheduler.pods.GetIndexer().List()); left != test.replicas || r.prefetching != 0 {
+				t.Errorf("%d pods are left, and %d pull", left, r.prefetching)
+			}
+		})
+	}
+}
+
 // After the history another policy places pods, on what the first one left behind, and only
 // then metrics count.
 func TestHistory(t *testing.T) {

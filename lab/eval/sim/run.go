@@ -86,8 +86,11 @@ func prepare(ctx context.Context, plan *workload.Plan, policy Policy, model Mode
 	for i := range plan.Events {
 		r.later(plan.Events[i].At, func() { r.play(&plan.Events[i]) })
 	}
-	if r.delivery == Ahead {
+	switch r.delivery {
+	case Ahead:
 		r.planAhead(plan)
+	case Template, Tag:
+		r.planPrefetches(plan)
 	}
 	return r, nil
 }
@@ -178,8 +181,11 @@ type run struct {
 	// ahead counts future events of the plan and checks of deployments; unsettled
 	// counts pods that have not started.
 	ahead, unsettled int
-	end              time.Duration
-	err              error
+	// prefetches counts pods that pull ahead, prefetching those of them that still do.
+	prefetches, prefetching int
+
+	end time.Duration
+	err error
 
 	created int
 	// from is the time from which metrics count, before how many pods came earlier, distinct
@@ -373,9 +379,7 @@ func (r *run) start(p *pod) {
 	if p.created >= r.from {
 		r.startups = append(r.startups, (r.q.now - p.created).Seconds())
 	}
-	running := p.object.DeepCopy()
-	running.Status.Phase = v1.PodRunning
-	running.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", Image: p.name, ImageID: p.name}}
+	running := runs(p.object, p.name)
 	r.fail(r.scheduler.pods.set(p.object, running))
 	p.object = running
 	if p.lifetime > 0 {
@@ -390,6 +394,14 @@ func (r *run) start(p *pod) {
 			r.reconcile(p.of)
 		})
 	}
+}
+
+// runs returns a pod whose container runs.
+func runs(pod *v1.Pod, image string) *v1.Pod {
+	running := pod.DeepCopy()
+	running.Status.Phase = v1.PodRunning
+	running.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", Image: image, ImageID: image}}
+	return running
 }
 
 // remove deletes a pod.
