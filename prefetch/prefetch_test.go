@@ -1,6 +1,7 @@
 package prefetch
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,7 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -415,4 +419,66 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%d bytes: %q", bytes, got)
 		}
 	}
+}
+
+// TestJudge: bytes are saved once pods use the images, of the workload that is named; a day later, or when the object expires, the
+// others are wasted, and stay so.
+func TestJudge(t *testing.T) {
+	r, err := newReconciler(nil, nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	r.cluster = &Cluster{pods: corelisters.NewPodLister(store)}
+	pod := func(name, node, app string) {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Labels: map[string]string{"app": app}, CreationTimestamp: metav1.NewTime(begin.Add(time.Minute))}}
+		p.Spec = corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "app:1"}}}
+		if err := store.Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	images := &target{images: []imageref.PodImage{{Name: "app:1"}}}
+	web := &workload{Unstructured: unstructuredOf(t, "apps/v1", "Deployment", deployment("a", "web", "app:1")), selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
+	object := func(of *v1alpha1.WorkloadReference) *v1alpha1.ImagePrefetch {
+		o := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "o"}, Spec: v1alpha1.ImagePrefetchSpec{Workload: of, TTLSecondsAfterFinished: ptr.To[int64](3600)}}
+		for _, node := range []string{"n1", "n2"} {
+			o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: node, Bytes: 100, Time: metav1.NewTime(begin)})
+		}
+		o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: "n3", Reason: "ErrImagePull", Attempts: 3, Time: metav1.NewTime(begin)})
+		return o
+	}
+	anybody, named := object(nil), object(&v1alpha1.WorkloadReference{Kind: "Deployment", Name: "web"})
+	expect := func(what string, o *v1alpha1.ImagePrefetch, w *workload, at time.Duration, saved int64, wasted ...string) {
+		t.Helper()
+		if err := r.judge(o, images, w, begin.Add(at)); err != nil {
+			t.Fatal(err)
+		}
+		var are []string
+		for _, n := range o.Status.Nodes {
+			if n.Wasted {
+				are = append(are, n.Name)
+			}
+		}
+		if o.Status.BytesSaved != saved || !slices.Equal(are, wasted) {
+			t.Errorf("%s: %d bytes saved, want %d; wasted on %q, want %q", what, o.Status.BytesSaved, saved, are, wasted)
+		}
+	}
+	expect("nothing runs", anybody, nil, time.Minute, 0)
+	pod("other", "n1", "other")
+	expect("a pod uses it", anybody, nil, time.Minute, 100)
+	expect("it is not of the workload", named, web, time.Minute, 0)
+	pod("web", "n2", "web")
+	expect("one of the workload", named, web, time.Minute, 100)
+	expect("the workload is gone", named, nil, time.Hour, 100)
+	anybody.Status.CompletionTime = &metav1.Time{Time: begin.Add(time.Hour)}
+	expect("both are used", anybody, nil, 80*time.Minute, 200)
+	if err := store.Replace(nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	expect("the pods are gone", anybody, nil, 90*time.Minute, 200)
+	expect("a day later", named, web, unusedAfter, 100, "n1")
+	late := object(nil)
+	late.Status.CompletionTime = &metav1.Time{Time: begin.Add(time.Hour)}
+	expect("not yet expired", late, nil, time.Hour, 0)
+	expect("expired", late, nil, 2*time.Hour, 0, "n1", "n2")
 }
