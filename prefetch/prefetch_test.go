@@ -478,7 +478,7 @@ func TestJudge(t *testing.T) {
 	expect("the pods are gone", anybody, nil, 90*time.Minute, 200)
 	expect("a day later", named, web, unusedAfter, 100, "n1")
 	late := object(nil)
-	late.Status.CompletionTime = &metav1.Time{Time: begin.Add(time.Hour)}
-	expect("not yet expired", late, nil, time.Hour, 0)
-	expect("expired", late, nil, 2*time.Hour, 0, "n1", "n2")
+	late.Status.CompletionTime, late.Status.Nodes[0].UsedBytes = &metav1.Time{Time: begin.Add(time.Hour)}, 60
+	expect("a pod is gone that used a part", late, nil, time.Hour, 60)
+	expect("expired", late, nil, 2*time.Hour, 60, "n1", "n2")
 }
