@@ -9,14 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	crcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -28,9 +25,11 @@ import (
 type Options struct {
 	// Sources are the automatic ones to use.
 	Sources []string
-	Budget  Budget
-	// PodImage is the image of pods that pull: it has to run as any user and do nothing. PriorityClass and PodUser are
-	// theirs; a user less than 0 leaves that to the namespace.
+	// Workloads are kinds of workloads besides those of Kubernetes, each GROUP/VERSION/KIND.
+	Workloads []string
+	Budget    Budget
+	// PodImage is the image of pods that pull: it has to run as any user and do nothing until it is ended. PriorityClass and
+	// PodUser, which is also the group, are theirs; a user less than 0 leaves that to the namespace.
 	PodImage, PriorityClass string
 	PodUser                 int64
 	// Registerer gets the metrics; nil for none.
@@ -39,7 +38,7 @@ type Options struct {
 
 // CacheOptions returns those of the manager's cache: of pods only those that pull, of ImageManifests no layers.
 func CacheOptions() crcache.Options {
-	pulls, err := labels.NewRequirement(PodLabel, selection.Exists, nil)
+	pulls, err := labels.NewRequirement(v1alpha1.PrefetchPodLabel, selection.Exists, nil)
 	if err != nil {
 		panic(err) // the label is a constant
 	}
@@ -54,75 +53,56 @@ func CacheOptions() crcache.Options {
 	}}
 }
 
-// Add adds the controller to a manager whose cache has CacheOptions.
+// Add adds the controllers to a manager whose cache has CacheOptions, and whose client reads unstructured objects there.
 func Add(ctx context.Context, mgr manager.Manager, options Options) (*Cluster, error) {
-	images, layers, err := Sources(mgr.GetConfig())
+	cluster, err := newCluster(mgr.GetConfig())
 	if err != nil {
 		return nil, err
 	}
-	core, err := kubernetes.NewForConfig(mgr.GetConfig())
-	if err != nil {
-		return nil, err
-	}
-	cluster, err := NewCluster(core, images, layers)
-	if err != nil {
-		return nil, err
-	}
-	r := newReconciler(mgr.GetClient(), cluster, options)
-	r.events = mgr.GetEventRecorder("layer-prefetcher")
-	s := newSources(r, options.Sources)
-	if err := s.watch(ctx, mgr.GetCache()); err != nil {
-		return nil, err
-	}
-	// Nodes are followed from Start on, handlers are added before.
 	if err := mgr.Add(cluster); err != nil {
 		return nil, err
 	}
-	if err := mgr.Add(s); err != nil {
+	r, err := newReconciler(mgr.GetClient(), cluster, options)
+	if err != nil {
 		return nil, err
 	}
-	used := make(chan event.GenericEvent, 1024)
-	_, err = cluster.informers.Core().V1().Pods().Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { r.notePlaced(ctx, object, used) },
-		UpdateFunc: func(_, object any) { r.notePlaced(ctx, object, used) },
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watching pods: %w", err)
-	}
-	err = ctrl.NewControllerManagedBy(mgr).Named("imageprefetch").WithOptions(controller.Options{NewQueue: newQueue}).
+	r.events = mgr.GetEventRecorder("layer-prefetcher")
+	err = ctrl.NewControllerManagedBy(mgr).Named("imageprefetch").
+		WithOptions(controller.Options{NewQueue: inTurns(func(r ctrl.Request) string { return r.Namespace })}).
 		For(&v1alpha1.ImagePrefetch{}).Owns(&corev1.Pod{}).
-		WatchesRawSource(source.Channel(used, &handler.EnqueueRequestForObject{})).Complete(r)
+		WatchesRawSource(&source.Informer{Informer: cluster.informers.Core().V1().Pods().Informer(), Handler: handler.EnqueueRequestsFromMapFunc(r.usedBy)}).
+		Complete(r)
 	if err != nil {
 		return nil, fmt.Errorf("the controller of ImagePrefetches: %w", err)
+	}
+	if err := newSources(r, options.Sources).addTo(ctx, mgr); err != nil {
+		return nil, fmt.Errorf("--sources: %w", err)
 	}
 	return cluster, nil
 }
 
-// notePlaced has those objects looked at of which a pod may use what its node has pulled.
-func (r *Reconciler) notePlaced(ctx context.Context, object any, used chan<- event.GenericEvent) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok || pod.Spec.NodeName == "" || pod.Labels[PodLabel] != "" {
-		return
+// usedBy returns the objects whose images a pod may use on its node.
+func (r *Reconciler) usedBy(ctx context.Context, pod client.Object) (requests []ctrl.Request) {
+	p, ok := pod.(*corev1.Pod)
+	if !ok || p.Spec.NodeName == "" || p.Labels[v1alpha1.PrefetchPodLabel] != "" {
+		return nil
 	}
 	var all v1alpha1.ImagePrefetchList
-	if r.client.List(ctx, &all, client.InNamespace(pod.Namespace)) != nil {
-		return // the cache has not begun, and all objects will be looked at when it has
+	if r.client.List(ctx, &all, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy) != nil {
+		return nil // the process ends
 	}
 	for i := range all.Items {
-		if n := entryOf(&all.Items[i], pod.Spec.NodeName); n == nil || n.Bytes == 0 || n.Used {
-			continue
-		}
-		select {
-		case used <- event.GenericEvent{Object: &all.Items[i]}:
-		default: // nobody reads: another process leads
+		if n := entryOf(&all.Items[i], p.Spec.NodeName); n != nil && n.UsedBytes < n.Bytes {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
 		}
 	}
+	return requests
 }
 
-func newReconciler(api client.Client, cluster *Cluster, options Options) *Reconciler {
+func newReconciler(api client.Client, cluster *Cluster, options Options) (*Reconciler, error) {
+	kinds, err := kindsOf(options.Workloads)
 	return &Reconciler{
-		client: api, cluster: cluster, clock: clock.RealClock{}, budget: options.Budget,
-		pods: podOptions{options.PodImage, options.PriorityClass, options.PodUser}, metrics: newMetrics(options.Registerer), ledger: newLedger(),
-		begun: map[types.NamespacedName]pull{}, accounted: map[pullKey]bool{}, judged: map[types.NamespacedName]map[pullKey]bool{},
-	}
+		client: api, cluster: cluster, clock: clock.RealClock{}, options: options, kinds: kinds, metrics: newMetrics(options.Registerer),
+		begun: map[types.NamespacedName]pull{}, hour: map[pullKey]pull{},
+	}, err
 }

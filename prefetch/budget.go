@@ -45,45 +45,6 @@ type pull struct {
 	began                   time.Time
 }
 
-// ledger has what was pulled in the last hour, and what became of what sources pulled.
-type ledger struct {
-	hour []pull
-	// judged are the bytes of which it is known whether a pod used them.
-	judged map[account]*judgement
-}
-
-// account is what has a budget of its own: a source in a namespace.
-type account struct{ namespace, source string }
-
-type judgement struct{ used, wasted int64 }
-
-func newLedger() *ledger { return &ledger{judged: map[account]*judgement{}} }
-
-func (l *ledger) add(p pull) { l.hour = append(l.hour, p) }
-
-func (l *ledger) judge(of account, used, wasted int64) {
-	j := l.judged[of]
-	if j == nil {
-		j = &judgement{}
-		l.judged[of] = j
-	}
-	j.used += used
-	j.wasted += wasted
-}
-
-// leastShare is what a source keeps of its namespace's budget although all was wasted: it could not recover otherwise.
-const leastShare = 0.1
-
-// share returns how much of NamespaceBytesPerHour a source may have: objects of users all of it, automatic sources as
-// much as pods used of what they pulled.
-func (l *ledger) share(of account) float64 {
-	j := l.judged[of]
-	if j == nil || of.source == sourceObject || j.used+j.wasted == 0 {
-		return 1
-	}
-	return max(leastShare, float64(j.used)/float64(j.used+j.wasted))
-}
-
 // refusal is why a pull may not begin. It never may if it exceeds a bound by itself.
 type refusal struct {
 	never  bool
@@ -92,9 +53,9 @@ type refusal struct {
 	ofAll bool
 }
 
-// allows returns nil if a pull may begin beside those that are active.
-func (b *Budget) allows(l *ledger, active []pull, next pull) *refusal {
-	l.forget(next.began.Add(-time.Hour))
+// allows returns nil if a pull may begin beside those that are active, and those of the last hour. The share is how much of
+// NamespaceBytesPerHour its source may have.
+func (b *Budget) allows(hour map[pullKey]pull, active []pull, next pull, share float64) *refusal {
 	var ofNode int
 	var atOnce int64
 	pods, moved := map[string]int64{}, map[string]int64{}
@@ -106,7 +67,7 @@ func (b *Budget) allows(l *ledger, active []pull, next pull) *refusal {
 		}
 	}
 	var node, ofSource int64
-	for _, p := range l.hour {
+	for _, p := range hour {
 		moved[p.namespace] += p.bytes
 		if p.node == next.node {
 			node += p.bytes
@@ -115,7 +76,7 @@ func (b *Budget) allows(l *ledger, active []pull, next pull) *refusal {
 			ofSource += p.bytes
 		}
 	}
-	share := int64(l.share(account{next.namespace, next.source}) * float64(b.NamespaceBytesPerHour))
+	ofHour := int64(share * float64(b.NamespaceBytesPerHour))
 	for _, bound := range []struct {
 		flag        string
 		taken, next int64
@@ -130,7 +91,7 @@ func (b *Budget) allows(l *ledger, active []pull, next pull) *refusal {
 		{"max-namespace-bytes-per-hour", moved[next.namespace], next.bytes, b.NamespaceBytesPerHour, true},
 		{"max-bytes-per-hour", within(moved, b.NamespaceBytesPerHour), next.bytes, b.BytesPerHour, true},
 		// A source that wastes most still pulls something: one that is larger than its share, too.
-		{"max-namespace-bytes-per-hour", ofSource, min(next.bytes, share), share, true},
+		{"max-namespace-bytes-per-hour", ofSource, min(next.bytes, ofHour), ofHour, true},
 	} {
 		switch {
 		case bound.next > bound.most:
@@ -148,15 +109,4 @@ func within(of map[string]int64, most int64) (sum int64) {
 		sum += min(n, most)
 	}
 	return sum
-}
-
-// forget drops what began before.
-func (l *ledger) forget(before time.Time) {
-	kept := l.hour[:0]
-	for _, p := range l.hour {
-		if !p.began.Before(before) {
-			kept = append(kept, p)
-		}
-	}
-	l.hour = kept
 }

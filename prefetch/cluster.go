@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/layer-locality/layer-locality/imageref"
-	"github.com/layer-locality/layer-locality/scheduler/apis/config"
+	schedulerconfig "github.com/layer-locality/layer-locality/scheduler/apis/config"
 	configv1 "github.com/layer-locality/layer-locality/scheduler/apis/config/v1"
 	"github.com/layer-locality/layer-locality/scheduler/imagemanifests"
 	"github.com/layer-locality/layer-locality/scheduler/index"
@@ -36,10 +36,21 @@ type Cluster struct {
 // unfinished selects the pods that may need something of their node.
 const unfinished = "status.phase!=Succeeded,status.phase!=Failed"
 
-// NewCluster returns a Cluster that is empty before Start. Layers of images come from the sources,
-// those of nodes besides from layers.
-func NewCluster(client kubernetes.Interface, sources []locality.ManifestSource, layers []locality.NodeSource) (*Cluster, error) {
-	var args config.LayerLocalityArgs
+// newCluster returns a Cluster that is empty before Start.
+func newCluster(config *rest.Config) (*Cluster, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	manifests, err := imagemanifests.NewSource(config)
+	if err != nil {
+		return nil, err
+	}
+	layers, err := nodelayers.NewSource(config)
+	if err != nil {
+		return nil, err
+	}
+	var args schedulerconfig.LayerLocalityArgs
 	var defaults configv1.LayerLocalityArgs
 	configv1.SetDefaults_LayerLocalityArgs(&defaults)
 	if err := configv1.Convert_v1_LayerLocalityArgs_To_config_LayerLocalityArgs(&defaults, &args, nil); err != nil {
@@ -51,25 +62,10 @@ func NewCluster(client kubernetes.Interface, sources []locality.ManifestSource, 
 			func(options *metav1.ListOptions) { options.FieldSelector = unfinished })
 	})
 	core := factory.Core().V1()
-	c := &Cluster{
-		informers: factory, nodes: core.Nodes().Lister(), pods: core.Pods().Lister(),
-		tracker: locality.NewTracker(locality.Config{Nodes: core.Nodes(), Pods: core.Pods(), Images: sources, Layers: layers}),
-	}
-	c.profile = c.tracker.NewProfile(corev1.DefaultSchedulerName, &args)
-	return c, nil
-}
-
-// Sources returns those of a real cluster: ImageManifests and NodeLayers.
-func Sources(config *rest.Config) ([]locality.ManifestSource, []locality.NodeSource, error) {
-	manifests, err := imagemanifests.NewSource(config)
-	if err != nil {
-		return nil, nil, err
-	}
-	nodes, err := nodelayers.NewSource(config)
-	if err != nil {
-		return nil, nil, err
-	}
-	return []locality.ManifestSource{manifests.RequireSync()}, []locality.NodeSource{nodes.RequireSync()}, nil
+	tracker := locality.NewTracker(locality.Config{
+		Nodes: core.Nodes(), Pods: core.Pods(), Images: []locality.ManifestSource{manifests.RequireSync()}, Layers: []locality.NodeSource{layers.RequireSync()},
+	})
+	return &Cluster{factory, tracker, tracker.NewProfile(corev1.DefaultSchedulerName, &args), core.Nodes().Lister(), core.Pods().Lister()}, nil
 }
 
 // Start follows the cluster until the context is done.
@@ -87,7 +83,9 @@ func (c *Cluster) Start(ctx context.Context) error {
 func (*Cluster) NeedLeaderElection() bool { return false }
 
 // HasSynced reports whether what was there at the start is known.
-func (c *Cluster) HasSynced() bool { return c.tracker.HasSynced() }
+func (c *Cluster) HasSynced() bool {
+	return c.informers.Core().V1().Pods().Informer().HasSynced() && c.tracker.HasSynced() // the tracker has nothing to wait for before Start
+}
 
 // unknownImage is what an image of which nothing is known counts as, in compressed bytes: rather too much than too little.
 const unknownImage = 1 << 30

@@ -42,18 +42,3 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	}
 	return m
 }
-
-func (m *metrics) ended(source string, bytes int64) {
-	m.nodes.WithLabelValues(source).Inc()
-	m.bytes.WithLabelValues(source).Add(float64(bytes))
-}
-
-func (m *metrics) failed(source string) { m.failure.WithLabelValues(source).Inc() }
-
-func (m *metrics) judged(source string, used bool, bytes int64) {
-	if used {
-		m.used.WithLabelValues(source).Add(float64(bytes))
-	} else {
-		m.wasted.WithLabelValues(source).Add(float64(bytes))
-	}
-}

@@ -19,25 +19,8 @@ import (
 	"github.com/layer-locality/layer-locality/imageref"
 )
 
-const (
-	// PodLabel is on all pods that pull, with the source of their ImagePrefetch as value.
-	PodLabel = "layerlocality.io/prefetch-pod"
-	// NodeAnnotation of such a pod states where it is to pull, for readers: nodeOf does not go by it.
-	NodeAnnotation = "layerlocality.io/prefetch-node"
-	// How many compressed bytes were missing there, and for which spec and images it is (contentOf).
-	bytesAnnotation   = "layerlocality.io/prefetch-bytes"
-	contentAnnotation = "layerlocality.io/prefetch-content"
-)
-
-// How a pod pulls.
-type podOptions struct {
-	// Image of its only container, which is to do nothing until it is ended.
-	Image string
-	// PriorityClass is to be the lowest one of the cluster.
-	PriorityClass string
-	// User and group that it runs as; less than 0: those that the namespace gives it.
-	User int64
-}
+// contentAnnotation of a pod that pulls is for which spec and images it is (contentOf).
+const contentAnnotation = "layerlocality.io/prefetch-content"
 
 // target is what an ImagePrefetch brings to nodes, and as whom.
 type target struct {
@@ -81,7 +64,7 @@ func contentOf(object *v1alpha1.ImagePrefetch, t *target) string {
 // label, and change labels and annotations of others, but not their spec.
 func nodeOf(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
-	if pod.Labels[PodLabel] == "" || owner == nil || owner.Kind != "ImagePrefetch" || owner.APIVersion != v1alpha1.GroupVersion.String() ||
+	if pod.Labels[v1alpha1.PrefetchPodLabel] == "" || owner == nil || owner.Kind != "ImagePrefetch" || owner.APIVersion != v1alpha1.GroupVersion.String() ||
 		len(pod.Spec.InitContainers) > 0 || len(pod.Spec.Containers) != 1 || pod.Spec.ActiveDeadlineSeconds == nil {
 		return ""
 	}
@@ -99,20 +82,20 @@ func nodeOf(pod *corev1.Pod) string {
 // newPod returns the pod that has a node pull. It is placed as a DaemonSet places its pods: the
 // scheduler sees to taints and room. Pod security "restricted" allows it. Its container runs, and does
 // nothing, until the node has reported the images: schedulers do not follow pods that have ended.
-func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64, attempt int32, options podOptions) *corev1.Pod {
+func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64, attempt int32, options *Options) *corev1.Pod {
 	content := contentOf(object, t)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %d", object.UID, node, content, attempt))
 	var user *int64
-	if options.User >= 0 {
-		user = ptr.To(options.User)
+	if options.PodUser >= 0 {
+		user = ptr.To(options.PodUser)
 	}
 	quantity := resource.MustParse
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: object.Namespace, Name: nameOf(object.Name, sum[:]),
-			Labels: map[string]string{PodLabel: sourceOf(object), "app.kubernetes.io/part-of": "layer-locality"},
+			Labels: map[string]string{v1alpha1.PrefetchPodLabel: sourceOf(object), "app.kubernetes.io/part-of": "layer-locality"},
 			Annotations: map[string]string{
-				NodeAnnotation: node, bytesAnnotation: strconv.FormatInt(bytes, 10), contentAnnotation: content,
+				v1alpha1.PrefetchNodeAnnotation: node, v1alpha1.PrefetchBytesAnnotation: strconv.FormatInt(bytes, 10), contentAnnotation: content,
 				"cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
 				"sidecar.istio.io/inject":                        "false", "linkerd.io/inject": "disabled",
 			},
@@ -133,7 +116,7 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
-				Name: "none", Image: options.Image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Name: "none", Image: options.PodImage, ImagePullPolicy: corev1.PullIfNotPresent,
 				// With a limit of 10m, the runtime takes 11 s to create a container that does nothing.
 				Resources: corev1.ResourceRequirements{
 					Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("1m"), corev1.ResourceMemory: quantity("1Mi")},
@@ -150,7 +133,7 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 
 // bytesOf returns how many bytes a pod has its node pull, most at most: whoever may edit pods may write anything there.
 func bytesOf(pod *corev1.Pod, most int64) int64 {
-	bytes, err := strconv.ParseInt(pod.Annotations[bytesAnnotation], 10, 64)
+	bytes, err := strconv.ParseInt(pod.Annotations[v1alpha1.PrefetchBytesAnnotation], 10, 64)
 	if err != nil || bytes < 0 {
 		return 0
 	}

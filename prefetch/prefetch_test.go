@@ -1,6 +1,7 @@
 package prefetch
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
@@ -16,7 +22,7 @@ import (
 
 var begin = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// TestBudget: each bound holds by itself, a pull that exceeds one alone never begins, and an hour later there is room again.
+// TestBudget: each bound holds by itself, and a pull that exceeds one alone never begins.
 func TestBudget(t *testing.T) {
 	budget := Budget{Pods: 3, PodsPerNode: 2, PodsPerNamespace: 2, NodeBytes: 100, NodeBytesPerHour: 150, NamespaceBytesPerHour: 200, BytesPerHour: 250}
 	p := func(node, namespace string, bytes int64) pull {
@@ -42,14 +48,13 @@ func TestBudget(t *testing.T) {
 		{name: "everybody's hour", hour: []pull{p("n2", "b", 100), p("n3", "c", 100)}, next: p("n1", "a", 51), flag: "--max-bytes-per-hour="},
 		{name: "one that floods has no more than its own", active: []pull{p("n2", "b", 1), p("n3", "b", 1), p("n4", "b", 1), p("n5", "b", 1)}, next: p("n1", "a", 1)},
 		{name: "nor bytes", hour: []pull{p("n2", "b", 100), p("n3", "b", 100), p("n4", "b", 1000)}, next: p("n1", "a", 50)},
-		{name: "the hour before", hour: []pull{{"n1", "a", sourceObject, 1000, begin.Add(-time.Hour - time.Second)}}, next: p("n1", "a", 50)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l := newLedger()
-			for _, p := range test.hour {
-				l.add(p)
+			hour := map[pullKey]pull{}
+			for i, p := range test.hour {
+				hour[pullKey{began: int64(i)}] = p
 			}
-			no := budget.allows(l, test.active, test.next)
+			no := budget.allows(hour, test.active, test.next, 1)
 			switch {
 			case (no != nil) != (test.flag != ""):
 				t.Errorf("refusal %+v, want %q", no, test.flag)
@@ -63,33 +68,72 @@ func TestBudget(t *testing.T) {
 // TestThrottledSource: an automatic source has as much of its namespace's budget as pods used of what it brought, and never
 // nothing; neither users' objects nor other namespaces have less for it.
 func TestThrottledSource(t *testing.T) {
+	builder := fake.NewClientBuilder().WithScheme(scheme(t))
+	brought := func(namespace, source string, used, wasted int64) {
+		object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "of-" + source, Labels: map[string]string{v1alpha1.PrefetchSourceLabel: source}}}
+		object.Status = v1alpha1.ImagePrefetchStatus{BytesSaved: used, Nodes: []v1alpha1.PrefetchedNode{
+			{Name: "n1", Bytes: used, UsedBytes: used}, {Name: "n2", Bytes: wasted + 50, UsedBytes: 50, Wasted: true}, {Name: "n3", Bytes: 7000},
+		}}
+		builder.WithObjects(object)
+	}
+	brought("a", SourceTag, 250, 750)
+	brought("b", SourceTag, 0, 5000)
+	brought("a", sourceObject, 0, 5000)
+	r, err := newReconciler(builder.Build(), nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	budget := DefaultBudget()
 	budget.NamespaceBytesPerHour = 1000
-	l := newLedger()
-	most := func(namespace, source string) (most int64) {
-		for bytes := int64(1); bytes <= 1000; bytes++ {
-			try := newLedger()
-			try.judged = l.judged
-			try.add(pull{"other", namespace, source, bytes - 1, begin})
-			if budget.allows(try, nil, pull{"n1", namespace, source, 1, begin}) == nil {
-				most = bytes
-			}
+	of := func(namespace, source string) float64 {
+		share, err := r.share(t.Context(), &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{v1alpha1.PrefetchSourceLabel: source}}})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return most
+		return share
 	}
-	l.judge(account{"a", SourceTag}, 250, 750)
-	l.judge(account{"b", SourceTag}, 0, 5000)
-	l.judge(account{"a", sourceObject}, 0, 5000)
 	for _, test := range []struct {
 		namespace, source string
 		want              int64
 	}{{"a", SourceTag, 250}, {"b", SourceTag, 100}, {"a", SourceTemplate, 1000}, {"c", SourceTag, 1000}, {"a", sourceObject, 1000}} {
-		if got := most(test.namespace, test.source); got != test.want {
+		var got int64
+		for bytes := int64(1); bytes <= 1000; bytes++ {
+			hour := map[pullKey]pull{{}: {"other", test.namespace, test.source, bytes - 1, begin}}
+			if budget.allows(hour, nil, pull{"n1", test.namespace, test.source, 1, begin}, of(test.namespace, test.source)) == nil {
+				got = bytes
+			}
+		}
+		if got != test.want {
 			t.Errorf("%s in %s may have %d bytes, want %d", test.source, test.namespace, got, test.want)
 		}
 	}
-	if no := budget.allows(l, nil, pull{"n1", "b", SourceTag, 900, begin}); no != nil {
+	if no := budget.allows(nil, nil, pull{"n1", "b", SourceTag, 900, begin}, of("b", SourceTag)); no != nil {
 		t.Errorf("an image larger than the share of a source is never pulled: %+v", no)
+	}
+}
+
+// TestHour: a pull counts for an hour, once, with the bytes that it had at first.
+func TestHour(t *testing.T) {
+	r, err := newReconciler(nil, nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	r.clock = clocktesting.NewFakePassiveClock(now)
+	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", UID: "1"}}
+	for _, p := range []struct {
+		node  string
+		bytes int64
+		began time.Time
+	}{{"n1", 5, now}, {"n1", 1, now}, {"n1", 7, now.Add(-time.Minute)}, {"n2", 9, now.Add(-time.Hour)}} {
+		r.account(object, p.node, p.bytes, p.began)
+	}
+	var all int64
+	for _, p := range r.hour {
+		all += p.bytes
+	}
+	if all != 12 {
+		t.Errorf("%d bytes in %v, want 12", all, r.hour)
 	}
 }
 
@@ -205,17 +249,55 @@ func TestByDigest(t *testing.T) {
 	if got := byDigest("app:1", "sha256:short"); got != "" {
 		t.Errorf("a digest that is none gives %q", got)
 	}
-	pod := func(image string) *corev1.Pod {
-		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}}}
-	}
 	for _, test := range []struct {
 		image, fetched string
 		want           bool
 	}{
 		{"docker.io/library/app:1", "app:1", true}, {"app:2", "app:1", false}, {"app:1", "app@" + digest, true}, {"other:1", "app@" + digest, false},
 	} {
-		if got := uses(pod(test.image), []imageref.PodImage{{Name: test.fetched}}); got != test.want {
+		if got := uses([]imageref.PodImage{{Name: test.image}}, test.fetched); got != test.want {
 			t.Errorf("a pod with %s uses %s: %t", test.image, test.fetched, got)
+		}
+	}
+}
+
+// TestUsedBytes: of what a node pulled, only the images count as used that pods there then had, as far as sizes are known.
+func TestUsedBytes(t *testing.T) {
+	at := metav1.NewTime(begin)
+	n := &v1alpha1.PrefetchedNode{Name: "n1", Bytes: 100, Time: at}
+	images := []imageref.PodImage{{Name: "app:1"}, {Name: "other:1"}}
+	pod := func(node string, created time.Time, names ...string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}, Spec: corev1.PodSpec{NodeName: node}}
+		for _, name := range names {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name, Image: name})
+		}
+		return p
+	}
+	pull := pod("n1", begin, "app:1", "other:1")
+	pull.Labels = map[string]string{v1alpha1.PrefetchPodLabel: sourceObject}
+	for name, test := range map[string]struct {
+		pods        []*corev1.Pod
+		total, want int64
+	}{
+		"none":                   {nil, 60, 0},
+		"the pod that pulls":     {[]*corev1.Pod{pull}, 60, 0},
+		"one that was there":     {[]*corev1.Pod{pod("n1", begin.Add(-time.Second), "app:1", "other:1")}, 60, 0},
+		"one elsewhere":          {[]*corev1.Pod{pod("n2", begin, "app:1", "other:1")}, 60, 0},
+		"another image":          {[]*corev1.Pod{pod("n1", begin, "app:2")}, 60, 0},
+		"one of two":             {[]*corev1.Pod{pod("n1", begin, "app:1")}, 60, 60},
+		"layers were there":      {[]*corev1.Pod{pod("n1", begin, "app:1")}, 400, 100},
+		"of a size unknown":      {[]*corev1.Pod{pod("n1", begin, "app:1")}, 0, 100},
+		"both in a pod":          {[]*corev1.Pod{pod("n1", begin, "app:1", "other:1")}, 60, 100},
+		"each in another pod":    {[]*corev1.Pod{pod("n1", begin, "other:1"), pod("n1", begin, "app:1")}, 60, 100},
+		"one there, one not yet": {[]*corev1.Pod{pod("n1", begin, "other:1"), pod("n2", begin, "app:1")}, 60, 60},
+	} {
+		if got := usedBytes(n, images, test.pods, func(used []imageref.PodImage) int64 {
+			if len(used) != 1 {
+				t.Errorf("%s: sizes of %v are asked for", name, used)
+			}
+			return test.total
+		}); got != test.want {
+			t.Errorf("%s: %d bytes, want %d", name, got, test.want)
 		}
 	}
 }
@@ -224,13 +306,13 @@ func TestByDigest(t *testing.T) {
 func TestNamesAreBounded(t *testing.T) {
 	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: strings.Repeat("n", 253), UID: "1"}}
 	images := &target{images: []imageref.PodImage{{Name: "app:1"}}}
-	first, again := newPod(object, images, "n1", 5, 0, podOptions{}), newPod(object, images, "n1", 7, 0, podOptions{})
-	other, retried := newPod(object, images, "n2", 5, 0, podOptions{}), newPod(object, images, "n1", 5, 1, podOptions{})
+	first, again := newPod(object, images, "n1", 5, 0, &Options{}), newPod(object, images, "n1", 7, 0, &Options{})
+	other, retried := newPod(object, images, "n2", 5, 0, &Options{}), newPod(object, images, "n1", 5, 1, &Options{})
 	if len(first.Name) > 253 || first.Name != again.Name || first.Name == other.Name || first.Name == retried.Name {
 		t.Errorf("names %s, %s, %s, %s", first.Name, again.Name, other.Name, retried.Name)
 	}
 	for text, want := range map[string]int64{"5": 5, "-1": 0, "x": 0, "99999999999999999999": 0, "1099511627777": 1000} {
-		first.Annotations[bytesAnnotation] = text
+		first.Annotations[v1alpha1.PrefetchBytesAnnotation] = text
 		if got := bytesOf(first, 1000); got != want {
 			t.Errorf("annotation %s: %d bytes, want %d", text, got, want)
 		}
@@ -242,7 +324,7 @@ func TestOnlyOurPods(t *testing.T) {
 	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p", UID: "1"}}
 	images := &target{images: []imageref.PodImage{{Name: "app:1"}}}
 	made := func(change func(*corev1.Pod)) *corev1.Pod {
-		pod := newPod(object, images, "n1", 5, 0, podOptions{})
+		pod := newPod(object, images, "n1", 5, 0, &Options{})
 		if change != nil {
 			change(pod)
 		}
@@ -253,7 +335,7 @@ func TestOnlyOurPods(t *testing.T) {
 		want string
 	}{
 		"ours":                  {made(nil), "n1"},
-		"annotations of others": {made(func(p *corev1.Pod) { p.Annotations[NodeAnnotation] = "n2" }), "n1"},
+		"annotations of others": {made(func(p *corev1.Pod) { p.Annotations[v1alpha1.PrefetchNodeAnnotation] = "n2" }), "n1"},
 		"no owner":              {made(func(p *corev1.Pod) { p.OwnerReferences = nil }), ""},
 		"of something else":     {made(func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Job" }), ""},
 		"another group":         {made(func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "example.com/v1" }), ""},
@@ -273,14 +355,14 @@ func TestOnlyOurPods(t *testing.T) {
 		}
 	}
 	for bytes, seconds := range map[int64]int64{0: 600, 100 << 20: 700, 1 << 40: 7200} {
-		if got := *newPod(object, images, "n1", bytes, 0, podOptions{}).Spec.ActiveDeadlineSeconds; got != seconds {
+		if got := *newPod(object, images, "n1", bytes, 0, &Options{}).Spec.ActiveDeadlineSeconds; got != seconds {
 			t.Errorf("%d bytes may take %d s, want %d", bytes, got, seconds)
 		}
 	}
 	if user := made(nil).Spec.SecurityContext.RunAsUser; user == nil || *user != 0 {
 		t.Errorf("user %v", user)
 	}
-	if context := newPod(object, images, "n1", 5, 0, podOptions{User: -1}).Spec.SecurityContext; context.RunAsUser != nil || context.RunAsGroup != nil || !*context.RunAsNonRoot {
+	if context := newPod(object, images, "n1", 5, 0, &Options{PodUser: -1}).Spec.SecurityContext; context.RunAsUser != nil || context.RunAsGroup != nil || !*context.RunAsNonRoot {
 		t.Errorf("user and group are those of the namespace, not %v", context)
 	}
 }
@@ -337,4 +419,66 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%d bytes: %q", bytes, got)
 		}
 	}
+}
+
+// TestJudge: bytes are saved once pods use the images, of the workload that is named; a day later, or when the object expires, the
+// others are wasted, and stay so.
+func TestJudge(t *testing.T) {
+	r, err := newReconciler(nil, nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	r.cluster = &Cluster{pods: corelisters.NewPodLister(store)}
+	pod := func(name, node, app string) {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Labels: map[string]string{"app": app}, CreationTimestamp: metav1.NewTime(begin.Add(time.Minute))}}
+		p.Spec = corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "app:1"}}}
+		if err := store.Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	images := &target{images: []imageref.PodImage{{Name: "app:1"}}}
+	web := &workload{Unstructured: unstructuredOf(t, "apps/v1", "Deployment", deployment("a", "web", "app:1")), selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
+	object := func(of *v1alpha1.WorkloadReference) *v1alpha1.ImagePrefetch {
+		o := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "o"}, Spec: v1alpha1.ImagePrefetchSpec{Workload: of, TTLSecondsAfterFinished: ptr.To[int64](3600)}}
+		for _, node := range []string{"n1", "n2"} {
+			o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: node, Bytes: 100, Time: metav1.NewTime(begin)})
+		}
+		o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: "n3", Reason: "ErrImagePull", Attempts: 3, Time: metav1.NewTime(begin)})
+		return o
+	}
+	anybody, named := object(nil), object(&v1alpha1.WorkloadReference{Kind: "Deployment", Name: "web"})
+	expect := func(what string, o *v1alpha1.ImagePrefetch, w *workload, at time.Duration, saved int64, wasted ...string) {
+		t.Helper()
+		if err := r.judge(o, images, w, begin.Add(at)); err != nil {
+			t.Fatal(err)
+		}
+		var are []string
+		for _, n := range o.Status.Nodes {
+			if n.Wasted {
+				are = append(are, n.Name)
+			}
+		}
+		if o.Status.BytesSaved != saved || !slices.Equal(are, wasted) {
+			t.Errorf("%s: %d bytes saved, want %d; wasted on %q, want %q", what, o.Status.BytesSaved, saved, are, wasted)
+		}
+	}
+	expect("nothing runs", anybody, nil, time.Minute, 0)
+	pod("other", "n1", "other")
+	expect("a pod uses it", anybody, nil, time.Minute, 100)
+	expect("it is not of the workload", named, web, time.Minute, 0)
+	pod("web", "n2", "web")
+	expect("one of the workload", named, web, time.Minute, 100)
+	expect("the workload is gone", named, nil, time.Hour, 100)
+	anybody.Status.CompletionTime = &metav1.Time{Time: begin.Add(time.Hour)}
+	expect("both are used", anybody, nil, 80*time.Minute, 200)
+	if err := store.Replace(nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	expect("the pods are gone", anybody, nil, 90*time.Minute, 200)
+	expect("a day later", named, web, unusedAfter, 100, "n1")
+	late := object(nil)
+	late.Status.CompletionTime, late.Status.Nodes[0].UsedBytes = &metav1.Time{Time: begin.Add(time.Hour)}, 60
+	expect("a pod is gone that used a part", late, nil, time.Hour, 60)
+	expect("expired", late, nil, 2*time.Hour, 60, "n1", "n2")
 }

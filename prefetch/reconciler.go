@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/events"
@@ -58,18 +59,13 @@ type Reconciler struct {
 	cluster *Cluster
 	events  events.EventRecorder
 	clock   clock.PassiveClock
-	budget  Budget
-	pods    podOptions
+	options Options
+	kinds   []schema.GroupVersionKind // of workloads
 	metrics *metrics
 
-	ledger *ledger
-	// begun are pods that the cache may not show yet.
+	// begun are pods that the cache may not show yet, hour the pulls that began within an hour.
 	begun map[types.NamespacedName]pull
-	// accounted are the pulls that the ledger has, but for older ones since forgotten; judged those of each object of
-	// which it is known whether they were of use.
-	accounted map[pullKey]bool
-	forgotten time.Time
-	judged    map[types.NamespacedName]map[pullKey]bool
+	hour  map[pullKey]pull
 }
 
 // pullKey identifies a pull on a node.
@@ -86,7 +82,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	object := &v1alpha1.ImagePrefetch{}
 	if err := r.client.Get(ctx, request.NamespacedName, object); err != nil || object.DeletionTimestamp != nil {
-		delete(r.judged, request.NamespacedName)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	before := object.Status.DeepCopy()
@@ -131,7 +126,7 @@ func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (
 	if err != nil {
 		return 0, err
 	}
-	if err := r.judge(object, t, now); err != nil {
+	if err := r.judge(object, t, w, now); err != nil {
 		return 0, err
 	}
 	if status.CompletionTime != nil {
@@ -183,7 +178,7 @@ func (r *Reconciler) begin(object *v1alpha1.ImagePrefetch, t *target, now time.T
 // podsOf returns the pods of an object, and ends those for another spec or other images.
 func (r *Reconciler) podsOf(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target) (own []*corev1.Pod, err error) {
 	var all corev1.PodList
-	if err := r.client.List(ctx, &all, client.InNamespace(object.Namespace), client.HasLabels{PodLabel}); err != nil {
+	if err := r.client.List(ctx, &all, client.InNamespace(object.Namespace), client.HasLabels{v1alpha1.PrefetchPodLabel}); err != nil {
 		return nil, err
 	}
 	for i := range all.Items {
@@ -206,7 +201,7 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 	active = map[string]bool{}
 	now := r.clock.Now()
 	for _, pod := range pods {
-		node, bytes := nodeOf(pod), bytesOf(pod, r.budget.NodeBytes)
+		node, bytes := nodeOf(pod), bytesOf(pod, r.options.Budget.NodeBytes)
 		delete(r.begun, client.ObjectKeyFromObject(pod))
 		entry := entryOf(object, node)
 		recorded := entry != nil && !entry.Time.Time.Before(pod.CreationTimestamp.Time)
@@ -222,7 +217,8 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 			}
 			if !recorded && r.record(object, v1alpha1.PrefetchedNode{Name: node, Bytes: bytes, Time: pod.CreationTimestamp}) {
 				object.Status.BytesMoved += bytes
-				r.metrics.ended(sourceOf(object), bytes)
+				r.metrics.nodes.WithLabelValues(sourceOf(object)).Inc()
+				r.metrics.bytes.WithLabelValues(sourceOf(object)).Add(float64(bytes))
 				r.event(object, corev1.EventTypeNormal, "Prefetched", fmt.Sprintf("node %s has pulled %d bytes", node, bytes))
 			}
 			if pod.DeletionTimestamp != nil || !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+r.pullTime(pod) {
@@ -286,7 +282,7 @@ func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message 
 		entry.Attempts += last.Attempts
 	}
 	r.record(object, entry)
-	r.metrics.failed(sourceOf(object))
+	r.metrics.failure.WithLabelValues(sourceOf(object)).Inc()
 	if entry.Attempts == maxAttempts {
 		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", fmt.Sprintf("node %s: %s: %s", node, entry.Reason, entry.Message))
 	}
@@ -303,24 +299,16 @@ func atMost(bytes int, text string) string {
 	}
 }
 
-// maxAccounted is from how many pulls on those of earlier hours are forgotten.
-const maxAccounted = 10_000
-
-// account adds a pull to the ledger, once.
+// account adds a pull to those of the hour, once.
 func (r *Reconciler) account(object *v1alpha1.ImagePrefetch, node string, bytes int64, began time.Time) {
 	key := pullKey{object.UID, node, began.Unix()}
-	if len(r.accounted) > maxAccounted && r.clock.Since(r.forgotten) > time.Minute {
-		r.forgotten = r.clock.Now()
-		maps.DeleteFunc(r.accounted, func(key pullKey, _ bool) bool { return r.clock.Since(time.Unix(key.began, 0)) >= time.Hour })
-	}
-	if r.clock.Since(began) < time.Hour && !r.accounted[key] {
-		r.accounted[key] = true
-		r.ledger.add(pull{node, object.Namespace, sourceOf(object), bytes, began})
+	if _, known := r.hour[key]; !known && r.clock.Since(began) < time.Hour {
+		r.hour[key] = pull{node, object.Namespace, sourceOf(object), bytes, began}
 	}
 }
 
 // judge finds out which nodes' bytes pods have used, and which were wasted.
-func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, now time.Time) error {
+func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, w *workload, now time.Time) error {
 	var pods []*corev1.Pod
 	object.Status.BytesSaved = 0
 	source := sourceOf(object)
@@ -330,41 +318,58 @@ func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, now time.T
 			continue
 		}
 		r.account(object, n.Name, n.Bytes, n.Time.Time)
-		before := *n
-		if !n.Used && now.Sub(n.Time.Time) < unusedAfter {
-			if pods == nil {
-				var err error
-				if pods, err = r.cluster.podsOf(object.Namespace, everything); err != nil {
-					return err
-				}
+		before, old := *n, now.Sub(n.Time.Time) >= unusedAfter
+		if n.UsedBytes < n.Bytes && !old {
+			var err error
+			switch {
+			case pods != nil:
+			case w != nil:
+				pods, err = w.pods(r.cluster)
+			case object.Spec.Workload == nil:
+				pods, err = r.cluster.podsOf(object.Namespace, everything)
 			}
-			n.Used = slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-				return pod.Spec.NodeName == n.Name && pod.Labels[PodLabel] == "" && !pod.CreationTimestamp.Before(&n.Time) && uses(pod, t.images)
-			})
-		}
-		key := pullKey{object.UID, n.Name, n.Time.Unix()}
-		wasted := !n.Used && (now.Sub(n.Time.Time) >= unusedAfter || r.expired(object, now))
-		n.Wasted = n.Wasted || wasted
-		if n.Used != before.Used || n.Wasted != before.Wasted { // once, also after a restart
-			r.metrics.judged(source, n.Used, n.Bytes)
-		}
-		if judged := r.judged[client.ObjectKeyFromObject(object)]; (n.Used || wasted) && !judged[key] {
-			if judged == nil {
-				judged = map[pullKey]bool{}
-				r.judged[client.ObjectKeyFromObject(object)] = judged
+			if err != nil {
+				return err
 			}
-			judged[key] = true
-			if n.Used {
-				r.ledger.judge(account{object.Namespace, source}, n.Bytes, 0)
-			} else {
-				r.ledger.judge(account{object.Namespace, source}, 0, n.Bytes)
-			}
+			n.UsedBytes = max(n.UsedBytes, usedBytes(n, t.images, pods, func(images []imageref.PodImage) int64 { return r.cluster.measure(images).total(n.Name) }))
 		}
-		if n.Used {
-			object.Status.BytesSaved += n.Bytes
+		n.Wasted = n.Wasted || n.UsedBytes < n.Bytes && (old || r.expired(object, now))
+		object.Status.BytesSaved += n.UsedBytes
+		r.metrics.used.WithLabelValues(source).Add(float64(n.UsedBytes - before.UsedBytes))
+		if n.Wasted && !before.Wasted { // once, also after a restart
+			r.metrics.wasted.WithLabelValues(source).Add(float64(n.Bytes - n.UsedBytes))
 		}
 	}
 	return nil
+}
+
+// leastShare is what a source keeps of its namespace's budget although all was wasted: it could not recover otherwise.
+const leastShare = 0.1
+
+// share returns how much of NamespaceBytesPerHour the source of an object may have there: objects of users all of it, automatic
+// sources as much as pods used of what they pulled.
+func (r *Reconciler) share(ctx context.Context, object *v1alpha1.ImagePrefetch) (float64, error) {
+	source := sourceOf(object)
+	if source == sourceObject {
+		return 1, nil
+	}
+	var all v1alpha1.ImagePrefetchList
+	if err := r.client.List(ctx, &all, client.InNamespace(object.Namespace), client.MatchingLabels{v1alpha1.PrefetchSourceLabel: source}, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, err
+	}
+	var used, wasted int64
+	for i := range all.Items {
+		used += all.Items[i].Status.BytesSaved
+		for _, n := range all.Items[i].Status.Nodes {
+			if n.Wasted {
+				wasted += n.Bytes - n.UsedBytes
+			}
+		}
+	}
+	if wasted == 0 {
+		return 1, nil
+	}
+	return max(leastShare, float64(used)/float64(used+wasted)), nil
 }
 
 // expired reports whether an object that has ended is to be deleted.
@@ -376,7 +381,7 @@ func (r *Reconciler) expired(object *v1alpha1.ImagePrefetch, now time.Time) bool
 // afterEnd returns when to look again at an object that has ended.
 func (r *Reconciler) afterEnd(object *v1alpha1.ImagePrefetch, hasPods bool, now time.Time) time.Duration {
 	unjudged := slices.ContainsFunc(object.Status.Nodes, func(n v1alpha1.PrefetchedNode) bool {
-		return n.Bytes > 0 && !n.Used && now.Sub(n.Time.Time) < unusedAfter
+		return n.UsedBytes < n.Bytes && now.Sub(n.Time.Time) < unusedAfter
 	})
 	switch {
 	case r.expired(object, now):
@@ -513,6 +518,11 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 	if err != nil {
 		return 0, err
 	}
+	maps.DeleteFunc(r.hour, func(_ pullKey, p pull) bool { return now.Sub(p.began) > time.Hour })
+	share, err := r.share(ctx, object)
+	if err != nil {
+		return 0, err
+	}
 	var ready, given int32
 	waiting, full := "", false
 	for _, n := range nodes {
@@ -532,7 +542,7 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 		case k.awaited && now.Sub(object.Status.StartTime.Time) < awaitManifest:
 			waiting = cmp.Or(waiting, "the layers of an image are not known yet")
 		default:
-			refused, err := r.pull(ctx, object, t, n, &pulls, now)
+			refused, err := r.pull(ctx, object, t, n, &pulls, share, now)
 			if err != nil {
 				return 0, err
 			}
@@ -571,7 +581,7 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 // active returns all pulls that go on.
 func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, err error) {
 	var all corev1.PodList
-	if err := r.client.List(ctx, &all, client.HasLabels{PodLabel}); err != nil {
+	if err := r.client.List(ctx, &all, client.HasLabels{v1alpha1.PrefetchPodLabel}); err != nil {
 		return nil, err
 	}
 	for i := range all.Items {
@@ -581,7 +591,7 @@ func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, e
 			continue
 		}
 		if is, _, _ := outcomeOf(pod, now); is == pulling {
-			pulls = append(pulls, pull{nodeOf(pod), pod.Namespace, pod.Labels[PodLabel], bytesOf(pod, r.budget.NodeBytes), pod.CreationTimestamp.Time})
+			pulls = append(pulls, pull{nodeOf(pod), pod.Namespace, pod.Labels[v1alpha1.PrefetchPodLabel], bytesOf(pod, r.options.Budget.NodeBytes), pod.CreationTimestamp.Time})
 		}
 	}
 	for key, p := range r.begun {
@@ -596,7 +606,7 @@ func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, e
 }
 
 // pull has a node pull if budgets, its link and its disk allow that; refused is why they do not.
-func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target, n chosen, pulls *[]pull, now time.Time) (refused *refusal, err error) {
+func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target, n chosen, pulls *[]pull, share float64, now time.Time) (refused *refusal, err error) {
 	node, err := r.cluster.nodes.Get(n.name)
 	if err != nil {
 		return nil, client.IgnoreNotFound(err)
@@ -605,7 +615,7 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 	never := func(reason, message string) {
 		entry := v1alpha1.PrefetchedNode{Name: n.name, Attempts: maxAttempts, Reason: reason, Message: atMost(512, message), Time: metav1.NewTime(now)}
 		r.record(object, entry)
-		r.metrics.failed(next.source)
+		r.metrics.failure.WithLabelValues(next.source).Inc()
 		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", n.name+": "+message)
 	}
 	if why := volumesServed(node); why != "" {
@@ -621,13 +631,13 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 			others -= p.bytes
 		}
 	}
-	if others > r.budget.PendingBytes {
+	if others > r.options.Budget.PendingBytes {
 		return &refusal{reason: "it pulls more than --max-pending-bytes for other pods"}, nil
 	}
-	if !diskAllows(node, n.has.missing, r.budget.DiskShare) {
+	if !diskAllows(node, n.has.missing, r.options.Budget.DiskShare) {
 		return &refusal{reason: "images would take more than --max-disk-share of its storage"}, nil
 	}
-	if no := r.budget.allows(r.ledger, *pulls, next); no != nil && no.never {
+	if no := r.options.Budget.allows(r.hour, *pulls, next, share); no != nil && no.never {
 		never("OverBudget", no.reason)
 		return nil, nil
 	} else if no != nil {
@@ -637,7 +647,7 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 	if entry := entryOf(object, n.name); entry != nil {
 		attempt = entry.Attempts
 	}
-	pod := newPod(object, t, n.name, n.has.missing, attempt, r.pods)
+	pod := newPod(object, t, n.name, n.has.missing, attempt, &r.options)
 	key := client.ObjectKeyFromObject(pod)
 	if _, known := r.begun[key]; known {
 		return nil, nil

@@ -4,9 +4,12 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
 // What is kept of a pod and of a template: tenants write these, and an object may have 1.5 MiB.
@@ -25,34 +28,39 @@ func slim(object any) (any, error) {
 		m.SetManagedFields(nil)
 	}
 	switch o := object.(type) {
-	case *appsv1.Deployment:
-		slimTemplate(o, &o.Spec.Template)
-	case *appsv1.StatefulSet:
-		o.Spec.VolumeClaimTemplates = nil
-		slimTemplate(o, &o.Spec.Template)
-	case *appsv1.DaemonSet:
-		slimTemplate(o, &o.Spec.Template)
+	case *unstructured.Unstructured:
+		return slimWorkload(o)
 	case *corev1.Pod:
 		slimPod(o)
 	}
 	return object, nil
 }
 
-// slimTemplate leaves the images that pods pull, and as whom.
-func slimTemplate(owner interface{ SetAnnotations(map[string]string) }, template *corev1.PodTemplateSpec) {
-	owner.SetAnnotations(nil)
-	spec := template.Spec
-	var containers []corev1.Container
-	for _, image := range pulledImages(&spec) {
-		if len(image.Name) <= maxName && len(containers) < maxImages {
-			containers = append(containers, corev1.Container{Image: strings.Clone(image.Name), ImagePullPolicy: image.PullPolicy})
+// slimWorkload leaves the images that pods pull, as whom, and how many pods there are.
+func slimWorkload(o *unstructured.Unstructured) (any, error) {
+	w := workloadOf(o)
+	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		ServiceAccountName: w.template.ServiceAccountName, ImagePullSecrets: slimSecrets(w.template.ImagePullSecrets),
+		Tolerations: w.template.Tolerations[:min(len(w.template.Tolerations), maxTolerations)],
+	}}
+	for _, image := range pulledImages(&w.template) {
+		if c := template.Spec.Containers; len(image.Name) <= maxName && len(c) < maxImages {
+			template.Spec.Containers = append(c, corev1.Container{Image: image.Name, ImagePullPolicy: image.PullPolicy})
 		}
 	}
-	*template = corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-		Containers: containers, ServiceAccountName: spec.ServiceAccountName,
-		ImagePullSecrets: slimSecrets(spec.ImagePullSecrets),
-		Tolerations:      slices.Clone(spec.Tolerations[:min(len(spec.Tolerations), maxTolerations)]),
-	}}
+	of, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template)
+	if err != nil {
+		return nil, err
+	}
+	slimmed := emptyOf(o.GroupVersionKind())
+	slimmed.SetNamespace(o.GetNamespace())
+	slimmed.SetName(o.GetName())
+	slimmed.SetUID(o.GetUID())
+	slimmed.SetResourceVersion(o.GetResourceVersion())
+	slimmed.SetDeletionTimestamp(o.GetDeletionTimestamp())
+	selector, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "selector")
+	slimmed.Object["spec"] = map[string]any{"replicas": w.replicas, "selector": selector, "template": of}
+	return slimmed, nil
 }
 
 // slimPod leaves what shows which images a pod needs, and whether newPod made it.
@@ -72,7 +80,7 @@ func slimPod(pod *corev1.Pod) {
 	spec.Volumes = slices.Clone(slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Image == nil || len(v.Image.Reference) > maxName }))
 	spec.ImagePullSecrets = slimSecrets(spec.ImagePullSecrets)
 	spec.TopologySpreadConstraints, spec.HostAliases, spec.NodeSelector, spec.ReadinessGates, spec.DNSConfig = nil, nil, nil, nil, nil
-	if pod.Labels[PodLabel] == "" {
+	if pod.Labels[v1alpha1.PrefetchPodLabel] == "" {
 		spec.Affinity, spec.Tolerations = nil, nil
 	}
 }

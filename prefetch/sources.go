@@ -9,33 +9,33 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	crcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
-
-// SourceLabel of an ImagePrefetch is which source made it. Users' objects have none.
-const SourceLabel = "layerlocality.io/prefetch-source"
 
 // The sources.
 const (
@@ -55,31 +55,30 @@ var AutomaticSources = []string{SourceTemplate, SourceTag, SourceNode}
 
 // sourceOf returns the source of an object.
 func sourceOf(object *v1alpha1.ImagePrefetch) string {
-	if source := object.Labels[SourceLabel]; slices.Contains(AutomaticSources, source) {
+	if source := object.Labels[v1alpha1.PrefetchSourceLabel]; slices.Contains(AutomaticSources, source) {
 		return source
 	}
 	return sourceObject
 }
 
-// automaticTTL is how long automatic objects stay: until it is known whether what they brought was of use.
-const automaticTTL = unusedAfter
+// automaticTTL is how long automatic objects stay: until it is known whether what they brought was of use, and then for as
+// long as their source has more or less for it.
+const automaticTTL = 2 * unusedAfter
 
 // newNode is how long a node is new.
 const newNode = 10 * time.Minute
 
 // cause is what a source has to look at.
 type cause struct {
-	source, kind, namespace, name string
+	source          string
+	kind            schema.GroupVersionKind // of the workload
+	namespace, name string
 }
 
 // sources make ImagePrefetches from what they see in the cluster.
 type sources struct {
 	*Reconciler
 	enabled []string
-	queue   workqueue.TypedRateLimitingInterface[cause]
-
-	// leads: what is seen before is for the process that leads then.
-	leads atomic.Bool
 
 	mu sync.Mutex
 	// tags has the digest of each tag, and when that was confirmed.
@@ -92,61 +91,66 @@ type confirmed struct {
 }
 
 func newSources(r *Reconciler, enabled []string) *sources {
-	return &sources{
-		Reconciler: r, enabled: enabled, tags: map[string]confirmed{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[cause]()),
-	}
+	return &sources{Reconciler: r, enabled: enabled, tags: map[string]confirmed{}}
 }
 
-// watch adds the handlers of the sources that are enabled.
-func (s *sources) watch(ctx context.Context, informers crcache.Informers) error {
-	handle := func(object client.Object, f, gone func(object any)) error {
-		informer, err := informers.GetInformer(ctx, object)
-		if err == nil {
-			_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: f, UpdateFunc: func(_, object any) { f(object) }, DeleteFunc: gone})
-		}
-		if err != nil {
-			return fmt.Errorf("watching %T: %w", object, err)
-		}
+// addTo adds a controller of what the enabled sources see, if there are any. All that is there when it begins counts as
+// changed.
+func (s *sources) addTo(ctx context.Context, mgr manager.Manager) error {
+	if len(s.enabled) == 0 {
 		return nil
 	}
-	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet"} {
-		err := handle(emptyOf(kind), func(object any) {
-			if o, ok := object.(client.Object); ok && slices.Contains(s.enabled, SourceTemplate) {
-				s.add(cause{SourceTemplate, kind, o.GetNamespace(), o.GetName()})
+	b := builder.TypedControllerManagedBy[cause](mgr).Named("prefetchsources").
+		WithOptions(controller.TypedOptions[cause]{NewQueue: inTurns(func(c cause) string { return c.namespace })})
+	follow := func(informer crcache.Informer, see func(object any) []cause, gone func(object any)) {
+		b.WatchesRawSource(source.TypedFunc[cause](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[cause]) error {
+			add := func(object any) {
+				for _, c := range see(object) {
+					queue.Add(c)
+				}
 			}
-		}, nil)
-		if err != nil {
+			_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, object any) { add(object) }, DeleteFunc: gone})
 			return err
+		}))
+	}
+	for _, kind := range s.kinds { // all sources need them
+		informer, err := mgr.GetCache().GetInformer(ctx, emptyOf(kind))
+		if err != nil {
+			return fmt.Errorf("watching %s of %s: %w", kind.Kind, kind.GroupVersion(), err)
+		}
+		if slices.Contains(s.enabled, SourceTemplate) {
+			follow(informer, func(object any) []cause {
+				m, err := meta.Accessor(object)
+				if err != nil {
+					return nil
+				}
+				return []cause{{SourceTemplate, kind, m.GetNamespace(), m.GetName()}}
+			}, nil)
 		}
 	}
 	if slices.Contains(s.enabled, SourceTag) {
-		err := handle(&v1alpha1.ImageManifest{}, func(object any) {
-			if m, ok := object.(*v1alpha1.ImageManifest); ok {
-				s.confirm(m)
-			}
-		}, s.forget)
+		informer, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.ImageManifest{})
 		if err != nil {
-			return err
+			return fmt.Errorf("watching ImageManifests: %w", err)
 		}
+		follow(informer, s.confirm, s.forget)
 	}
 	if slices.Contains(s.enabled, SourceNode) {
-		_, err := s.cluster.informers.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: s.seeNode, UpdateFunc: func(_, object any) { s.seeNode(object) },
-		})
-		if err != nil {
-			return fmt.Errorf("watching nodes: %w", err)
-		}
+		follow(s.cluster.informers.Core().V1().Nodes().Informer(), s.seeNode, nil)
 	}
-	return nil
+	return b.Complete(reconcile.TypedFunc[cause](s.handle))
 }
 
-// confirm notes where tags point, and has those looked at that pointed elsewhere before.
-func (s *sources) confirm(m *v1alpha1.ImageManifest) {
+// confirm notes where tags point, and returns those that pointed elsewhere before.
+func (s *sources) confirm(object any) (moved []cause) {
+	m, ok := object.(*v1alpha1.ImageManifest)
+	if !ok {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ref := range m.Status.References {
-		if strings.Contains(ref.Name, "@") || ref.Digest == "" || ref.LastConfirmed == nil {
+		if isDigest(ref.Name) || ref.Digest == "" || ref.LastConfirmed == nil {
 			continue
 		}
 		last, known := s.tags[ref.Name]
@@ -155,9 +159,10 @@ func (s *sources) confirm(m *v1alpha1.ImageManifest) {
 		}
 		s.tags[ref.Name] = confirmed{ref.Digest, ref.LastConfirmed.Time}
 		if known && last.digest != ref.Digest {
-			s.add(cause{source: SourceTag, name: ref.Name})
+			moved = append(moved, cause{source: SourceTag, name: ref.Name})
 		}
 	}
+	return moved
 }
 
 // forget drops the tags that a deleted object had last.
@@ -178,105 +183,44 @@ func (s *sources) forget(object any) {
 	}
 }
 
-// add has something looked at, if this process leads.
-func (s *sources) add(c cause) {
-	if s.leads.Load() {
-		s.queue.Add(c)
-	}
-}
-
 // seeNode has a new node looked at once it is ready.
-func (s *sources) seeNode(object any) {
+func (s *sources) seeNode(object any) []cause {
 	if node, ok := object.(*corev1.Node); ok && s.isNew(node) {
-		s.add(cause{source: SourceNode, name: node.Name})
+		return []cause{{source: SourceNode, name: node.Name}}
 	}
+	return nil
 }
 
 func (s *sources) isNew(node *corev1.Node) bool {
 	return nodestatus.Ready(node) && s.clock.Since(node.CreationTimestamp.Time) < newNode
 }
 
-// Start works until the context is done.
-func (s *sources) Start(ctx context.Context) error {
-	if !cache.WaitForCacheSync(ctx.Done(), s.cluster.HasSynced) {
-		return nil
+func (s *sources) handle(ctx context.Context, c cause) (ctrl.Result, error) {
+	if !s.cluster.HasSynced() {
+		return ctrl.Result{RequeueAfter: time.Second}, nil
 	}
-	go func() {
-		<-ctx.Done()
-		s.queue.ShutDown()
-	}()
-	s.leads.Store(true)
-	if err := s.addAll(ctx); err != nil {
-		return err
+	look := map[string]func(context.Context, cause) error{SourceTemplate: s.template, SourceTag: s.tag, SourceNode: s.node}[c.source]
+	if err := look(ctx, c); err != nil {
+		return ctrl.Result{}, fmt.Errorf("source %s, %s %s/%s: %w", c.source, c.kind.Kind, c.namespace, c.name, err)
 	}
-	for {
-		next, ended := s.queue.Get()
-		if ended {
-			return nil
-		}
-		if err := s.handle(ctx, next); err != nil && ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "Cannot make an ImagePrefetch", "source", next.source, "namespace", next.namespace, "name", next.name)
-			s.queue.AddRateLimited(next)
-		} else {
-			s.queue.Forget(next)
-		}
-		s.queue.Done(next)
-	}
-}
-
-// addAll has all workloads and new nodes looked at: they changed while another process led, or none.
-func (s *sources) addAll(ctx context.Context) error {
-	if slices.Contains(s.enabled, SourceTemplate) {
-		all, err := s.workloads(ctx)
-		if err != nil {
-			return err
-		}
-		for _, w := range all {
-			s.add(cause{SourceTemplate, w.kind, w.object.GetNamespace(), w.object.GetName()})
-		}
-	}
-	if slices.Contains(s.enabled, SourceNode) {
-		nodes, err := s.cluster.nodes.List(everything)
-		if err != nil {
-			return err
-		}
-		for _, node := range nodes {
-			s.seeNode(node)
-		}
-	}
-	return nil
-}
-
-// NeedLeaderElection returns true: one makes objects.
-func (*sources) NeedLeaderElection() bool { return true }
-
-func (s *sources) handle(ctx context.Context, e cause) error {
-	switch e.source {
-	case SourceTemplate:
-		return s.template(ctx, e)
-	case SourceTag:
-		return s.tag(ctx, e)
-	case SourceNode:
-		return s.node(ctx, e)
-	}
-	return nil
+	return ctrl.Result{}, nil
 }
 
 // template makes an object for a workload some of whose pods have other images than its template.
 func (s *sources) template(ctx context.Context, e cause) error {
-	w, err := getWorkload(ctx, s.client, e.namespace, e.kind, e.name)
-	if err != nil || w == nil || w.object.GetDeletionTimestamp() != nil {
+	w, err := getWorkload(ctx, s.client, e.kind, e.namespace, e.name)
+	if err != nil || w == nil || w.GetDeletionTimestamp() != nil {
 		return err
 	}
 	pods, err := w.pods(s.cluster)
 	if err != nil {
 		return err
 	}
-	wanted := names(pulledImages(w.template))
+	wanted := names(pulledImages(&w.template))
 	if len(wanted) == 0 || !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return !containsAll(names(pulledImages(&pod.Spec)), wanted) }) {
 		return nil
 	}
-	return s.create(ctx, SourceTemplate, w, strings.Join(wanted, " "), v1alpha1.ImagePrefetchSpec{MaxNodes: ptr.To(intstr.FromInt(w.maxNodes()))})
+	return s.create(ctx, SourceTemplate, w, strings.Join(wanted, " "), v1alpha1.ImagePrefetchSpec{MaxNodes: w.maxNodes()})
 }
 
 func containsAll(all, wanted []string) bool {
@@ -285,18 +229,14 @@ func containsAll(all, wanted []string) bool {
 
 // workloads returns all workloads.
 func (s *sources) workloads(ctx context.Context) (all []*workload, err error) {
-	for _, list := range []client.ObjectList{&appsv1.DeploymentList{}, &appsv1.StatefulSetList{}, &appsv1.DaemonSetList{}} {
+	for _, kind := range s.kinds {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		if err := s.client.List(ctx, list); err != nil {
 			return nil, err
 		}
-		err := meta.EachListItem(list, func(object runtime.Object) error {
-			if o, ok := object.(client.Object); ok {
-				all = append(all, workloadOf(o))
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
+		for i := range list.Items {
+			all = append(all, workloadOf(&list.Items[i]))
 		}
 	}
 	return all, nil
@@ -315,7 +255,7 @@ func (s *sources) tag(ctx context.Context, e cause) error {
 	var failed []error // one workload's stops no others
 	for _, w := range all {
 		var images []string
-		for _, image := range pulledImages(w.template) {
+		for _, image := range pulledImages(&w.template) {
 			full, err := imageref.Full(image.Name)
 			if err != nil || image.PullPolicy != corev1.PullAlways || full.String() != e.name {
 				continue
@@ -329,7 +269,7 @@ func (s *sources) tag(ctx context.Context, e cause) error {
 		}
 		slices.Sort(images)
 		images = slices.Compact(images)
-		failed = append(failed, s.create(ctx, SourceTag, w, strings.Join(images, " "), v1alpha1.ImagePrefetchSpec{Images: images, MaxNodes: ptr.To(intstr.FromInt(w.maxNodes()))}))
+		failed = append(failed, s.create(ctx, SourceTag, w, strings.Join(images, " "), v1alpha1.ImagePrefetchSpec{Images: images, MaxNodes: w.maxNodes()}))
 	}
 	return errors.Join(failed...)
 }
@@ -369,7 +309,7 @@ func (s *sources) node(ctx context.Context, e cause) error {
 	}
 	var failed []error // one workload's stops no others
 	for _, w := range all {
-		if w.kind == "DaemonSet" {
+		if w.GetKind() == "DaemonSet" {
 			continue
 		}
 		pods, err := w.pods(s.cluster)
@@ -394,23 +334,19 @@ func (s *sources) node(ctx context.Context, e cause) error {
 // create makes an object, unless there is one for the same cause. What an earlier cause of the source began for the same workload ends
 // with its object.
 func (s *sources) create(ctx context.Context, source string, w *workload, cause string, spec v1alpha1.ImagePrefetchSpec) error {
-	off, err := s.turnedOff(ctx, w.object.GetNamespace())
+	off, err := s.turnedOff(ctx, w.GetNamespace())
 	if err != nil || off {
 		return client.IgnoreNotFound(err)
 	}
-	gvk, err := apiutil.GVKForObject(w.object, s.client.Scheme())
-	if err != nil {
-		return err
-	}
-	sum := sha256.Sum256([]byte(string(w.object.GetUID()) + " " + cause))
-	spec.Workload = &v1alpha1.WorkloadReference{Kind: w.kind, Name: w.object.GetName()}
+	sum := sha256.Sum256([]byte(string(w.GetUID()) + " " + cause))
+	spec.Workload = &v1alpha1.WorkloadReference{APIVersion: w.GetAPIVersion(), Kind: w.GetKind(), Name: w.GetName()}
 	spec.DeadlineSeconds, spec.TTLSecondsAfterFinished = 3600, ptr.To(int64(automaticTTL/time.Second))
-	name := source + "-" + strings.ToLower(w.kind) + "-" + w.object.GetName()
+	name := source + "-" + strings.ToLower(w.GetKind()) + "-" + w.GetName()
 	object := &v1alpha1.ImagePrefetch{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.object.GetNamespace(), Name: nameOf(name, sum[:]),
-			Labels:          map[string]string{SourceLabel: source, "app.kubernetes.io/part-of": "layer-locality"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Name: w.object.GetName(), UID: w.object.GetUID()}},
+			Namespace: w.GetNamespace(), Name: nameOf(name, sum[:]),
+			Labels:          map[string]string{v1alpha1.PrefetchSourceLabel: source, "app.kubernetes.io/part-of": "layer-locality"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: w.GetAPIVersion(), Kind: w.GetKind(), Name: w.GetName(), UID: w.GetUID()}},
 		},
 		Spec: spec,
 	}
@@ -441,7 +377,7 @@ func nameOf(name string, sum []byte) string {
 // endOthers deletes what the same source made for the same workload and what has not ended.
 func (s *sources) endOthers(ctx context.Context, object *v1alpha1.ImagePrefetch) error {
 	var all v1alpha1.ImagePrefetchList
-	if err := s.client.List(ctx, &all, client.InNamespace(object.Namespace), client.MatchingLabels{SourceLabel: object.Labels[SourceLabel]}); err != nil {
+	if err := s.client.List(ctx, &all, client.InNamespace(object.Namespace), client.MatchingLabels{v1alpha1.PrefetchSourceLabel: object.Labels[v1alpha1.PrefetchSourceLabel]}); err != nil {
 		return err
 	}
 	for i := range all.Items {

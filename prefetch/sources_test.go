@@ -14,10 +14,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -27,19 +31,36 @@ import (
 
 func deployment(namespace, name, image string) *appsv1.Deployment {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
+	d.Spec.Replicas = ptr.To[int32](3)
 	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
 	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: image, ImagePullPolicy: corev1.PullAlways}}
 	return d
+}
+
+func scheme(t *testing.T) *apiruntime.Scheme {
+	t.Helper()
+	if err := v1alpha1.AddToScheme(clientgoscheme.Scheme); err != nil {
+		t.Fatal(err)
+	}
+	return clientgoscheme.Scheme
+}
+
+// unstructuredOf returns an object as the cache has it.
+func unstructuredOf(t *testing.T, apiVersion, kind string, object any) *unstructured.Unstructured {
+	t.Helper()
+	fields, err := apiruntime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &unstructured.Unstructured{Object: fields}
+	o.SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind))
+	return o
 }
 
 // TestOneWorkloadStopsNoOthers: what the API server refuses, or does not answer, for the first workload of a tag is not that
 // of the others, and only what may succeed later is tried again.
 func TestOneWorkloadStopsNoOthers(t *testing.T) {
 	const tag, of = "registry.example/app:1", "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-	scheme := clientgoscheme.Scheme
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
 	resource := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "imageprefetches"}
 	for name, test := range map[string]struct {
 		err   error
@@ -51,7 +72,7 @@ func TestOneWorkloadStopsNoOthers(t *testing.T) {
 		"a webhook":         {apierrors.NewInternalError(errors.New("failed calling webhook")), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			builder := fake.NewClientBuilder().WithScheme(scheme)
+			builder := fake.NewClientBuilder().WithScheme(scheme(t))
 			for _, namespace := range []string{"a", "b", "c"} {
 				builder.WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, deployment(namespace, "app", tag))
 			}
@@ -63,7 +84,11 @@ func TestOneWorkloadStopsNoOthers(t *testing.T) {
 					return c.Create(ctx, object, opts...)
 				},
 			})
-			s := newSources(newReconciler(api, nil, Options{}), AutomaticSources)
+			r, err := newReconciler(api, nil, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newSources(r, AutomaticSources)
 			s.tags[tag] = confirmed{of, time.Now()}
 			if err := s.tag(t.Context(), cause{source: SourceTag, name: tag}); (err != nil) != test.again {
 				t.Errorf("error %v, is it tried again: want %t", err, test.again)
@@ -103,10 +128,10 @@ func TestSlim(t *testing.T) {
 		template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "X", Value: large(i)}}
 		template.Spec.Containers = append(template.Spec.Containers, corev1.Container{Image: "registry.example/" + large(i)})
 		template.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: large(i)}}}}}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"x": large(i), NodeAnnotation: "n1"}}, Spec: *template.Spec.DeepCopy()}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"x": large(i), v1alpha1.PrefetchNodeAnnotation: "n1"}}, Spec: *template.Spec.DeepCopy()}
 		template.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "own"}, {Name: large(i)}}
 		pod.Spec.ImagePullSecrets = slices.Clone(template.Spec.ImagePullSecrets)
-		for _, object := range []any{d, pod} {
+		for _, object := range []any{unstructuredOf(t, "apps/v1", "Deployment", d), pod} {
 			slimmed, err := slim(object)
 			if err != nil {
 				t.Fatal(err)
@@ -119,11 +144,105 @@ func TestSlim(t *testing.T) {
 	if each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / (2 * objects); each > 20_000 {
 		t.Errorf("%d bytes an object are kept", each)
 	}
-	d, pod := kept[0].(*appsv1.Deployment), kept[1].(*corev1.Pod)
-	if images := names(pulledImages(workloadOf(d).template)); len(images) != 1 || images[0] != "registry.example/app:1" || d.Spec.Selector == nil {
-		t.Errorf("of the Deployment are kept %v, selector %v", images, d.Spec.Selector)
+	w, pod := workloadOf(kept[0].(*unstructured.Unstructured)), kept[1].(*corev1.Pod)
+	images := pulledImages(&w.template)
+	if len(images) != 1 || images[0].Name != "registry.example/app:1" || images[0].PullPolicy != corev1.PullAlways || w.selector.MatchLabels["app"] != "app" || w.replicas != 3 {
+		t.Errorf("of the Deployment are kept %v, selector %v, %d replicas", images, w.selector, w.replicas)
 	}
-	if pulledImages(workloadOf(d).template)[0].PullPolicy != corev1.PullAlways || pod.Annotations[NodeAnnotation] != "n1" || pod.Spec.Containers[0].Image == "" {
-		t.Errorf("kept: %+v, %+v", d.Spec.Template.Spec, pod.ObjectMeta)
+	if len(w.template.ImagePullSecrets) != 1 || w.GetUID() != "aapp" || pod.Annotations[v1alpha1.PrefetchNodeAnnotation] != "n1" || pod.Spec.Containers[0].Image == "" {
+		t.Errorf("kept: %+v, %+v", w, pod.ObjectMeta)
+	}
+}
+
+// TestWorkloads: kinds of others are workloads as those of Kubernetes are, if a flag names them.
+func TestWorkloads(t *testing.T) {
+	rollout := unstructuredOf(t, "argoproj.io/v1alpha1", "Rollout", deployment("a", "web", "registry.example/web:2"))
+	daemonSet := unstructuredOf(t, "apps.kruise.io/v1alpha1", "DaemonSet", &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "log"}, Spec: appsv1.DaemonSetSpec{Template: deployment("", "", "registry.example/log:1").Spec.Template},
+		Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 7},
+	})
+	api := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, rollout, daemonSet).Build()
+	r, err := newReconciler(api, nil, Options{Workloads: []string{"argoproj.io/v1alpha1/Rollout", "apps.kruise.io/v1alpha1/DaemonSet"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSources(r, AutomaticSources)
+	all, err := s.workloads(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%d workloads, error %v", len(all), err)
+	}
+	for _, w := range all {
+		want := map[string]int64{"Rollout": 3, "DaemonSet": 7}[w.GetKind()]
+		if len(pulledImages(&w.template)) != 1 || w.replicas != want || (w.selector == nil) != (w.GetKind() == "DaemonSet") {
+			t.Errorf("%s: images %v, %d replicas, selector %v", w.GetKind(), pulledImages(&w.template), w.replicas, w.selector)
+		}
+		if err := s.create(t.Context(), SourceTemplate, w, "x", v1alpha1.ImagePrefetchSpec{MaxNodes: w.maxNodes()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var made v1alpha1.ImagePrefetchList
+	if err := api.List(t.Context(), &made); err != nil || len(made.Items) != 2 {
+		t.Fatalf("%d objects, error %v", len(made.Items), err)
+	}
+	for i := range made.Items {
+		object := &made.Items[i]
+		target, w, err := r.target(t.Context(), object)
+		if err != nil || w == nil || len(target.images) != 1 || w.GetKind() != object.Spec.Workload.Kind || object.OwnerReferences[0].APIVersion != w.GetAPIVersion() || object.Spec.MaxNodes.IntValue() != int(w.replicas-1) {
+			t.Errorf("%+v: %+v, %v, error %v", object, target, w, err)
+		}
+	}
+	var invalid invalidError
+	if _, _, err := r.target(t.Context(), &v1alpha1.ImagePrefetch{Spec: v1alpha1.ImagePrefetchSpec{Workload: &v1alpha1.WorkloadReference{APIVersion: "batch/v1", Kind: "Job", Name: "x"}}}); !errors.As(err, &invalid) {
+		t.Errorf("a kind that no flag names: %v", err)
+	}
+	for _, text := range []string{"Rollout", "argoproj.io/Rollout", "argoproj.io//Rollout", "a/b/c/d"} {
+		if _, err := kindsOf([]string{text}); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
+
+// TestConfirm: a tag has moved if a later confirmation has another digest, whichever object says so first; what is forgotten, or seen
+// for the first time, has not.
+func TestConfirm(t *testing.T) {
+	r, err := newReconciler(nil, nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSources(r, AutomaticSources)
+	manifest := func(digest string, minute int, names ...string) *v1alpha1.ImageManifest {
+		m := &v1alpha1.ImageManifest{}
+		for _, name := range names {
+			m.Status.References = append(m.Status.References, v1alpha1.ImageReference{Name: name, Digest: digest, LastConfirmed: ptr.To(metav1.NewTime(begin.Add(time.Duration(minute) * time.Minute)))})
+		}
+		return m
+	}
+	const tag, other = "registry.example/app:1", "registry.example/app:2"
+	for _, step := range []struct {
+		what   string
+		object *v1alpha1.ImageManifest
+		gone   bool
+		moved  []string
+	}{
+		{"new", manifest("a", 0, tag, other, "registry.example/app@a"), false, nil},
+		{"confirmed", manifest("a", 1, tag, other), false, nil},
+		{"moved", manifest("b", 2, tag, "registry.example/app@b"), false, []string{tag}},
+		{"the object that is about to lose it", manifest("a", 1, tag, other), false, nil},
+		{"confirmed again", manifest("b", 3, tag), false, nil},
+		{"the old one is deleted", manifest("a", 1, tag, other), true, nil},
+		{"moved back", manifest("a", 4, tag), false, []string{tag}},
+		{"the other was forgotten", manifest("b", 5, other), false, nil},
+	} {
+		var moved []string
+		if step.gone {
+			s.forget(cache.DeletedFinalStateUnknown{Obj: step.object})
+		} else {
+			for _, c := range s.confirm(step.object) {
+				moved = append(moved, c.name)
+			}
+		}
+		if !slices.Equal(moved, step.moved) {
+			t.Errorf("%s: moved %q, want %q", step.what, moved, step.moved)
+		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // Namespaces take turns, whoever came first and however many objects one has; each object is there once.
 func TestTurns(t *testing.T) {
-	queue := newQueue("", workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+	queue := inTurns(func(r ctrl.Request) string { return r.Namespace })("", workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	defer queue.ShutDown()
 	request := func(namespace string, n int) ctrl.Request {
 		return ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(n)}}

@@ -1,69 +1,86 @@
 package prefetch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
+	"github.com/layer-locality/layer-locality/imageref/podtemplate"
 )
 
 // workload is an object with a pod template.
 type workload struct {
-	object   client.Object
-	kind     string
-	template *corev1.PodSpec
+	*unstructured.Unstructured
+	template corev1.PodSpec
 	selector *metav1.LabelSelector
-	replicas int32
+	replicas int64
 }
 
-// workloadOf returns the workload that an object is; nil if it is none.
-func workloadOf(object client.Object) *workload {
-	switch o := object.(type) {
-	case *appsv1.Deployment:
-		return &workload{o, "Deployment", &o.Spec.Template.Spec, o.Spec.Selector, ptr.Deref(o.Spec.Replicas, 1)}
-	case *appsv1.StatefulSet:
-		return &workload{o, "StatefulSet", &o.Spec.Template.Spec, o.Spec.Selector, ptr.Deref(o.Spec.Replicas, 1)}
-	case *appsv1.DaemonSet:
-		return &workload{o, "DaemonSet", &o.Spec.Template.Spec, o.Spec.Selector, o.Status.DesiredNumberScheduled}
+// kindsOf returns the kinds of workloads: those of Kubernetes, and further ones of the form GROUP/VERSION/KIND.
+func kindsOf(further []string) ([]schema.GroupVersionKind, error) {
+	var kinds []schema.GroupVersionKind
+	for _, text := range append([]string{"apps/v1/Deployment", "apps/v1/StatefulSet", "apps/v1/DaemonSet"}, further...) {
+		parts := strings.Split(text, "/")
+		if len(parts) != 3 || slices.Contains(parts, "") {
+			return nil, fmt.Errorf("--workloads: %q: want GROUP/VERSION/KIND, such as argoproj.io/v1alpha1/Rollout", text)
+		}
+		kinds = append(kinds, schema.GroupVersionKind{Group: parts[0], Version: parts[1], Kind: parts[2]})
 	}
-	return nil
+	return kinds, nil
 }
 
 // emptyOf returns an empty object of a kind.
-func emptyOf(kind string) client.Object {
-	switch kind {
-	case "Deployment":
-		return &appsv1.Deployment{}
-	case "StatefulSet":
-		return &appsv1.StatefulSet{}
-	case "DaemonSet":
-		return &appsv1.DaemonSet{}
+func emptyOf(kind schema.GroupVersionKind) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kind)
+	return o
+}
+
+// workloadOf returns the workload that an object is: it has one pod template, a selector, and replicas as a Deployment or as a
+// DaemonSet.
+func workloadOf(o *unstructured.Unstructured) *workload {
+	w := &workload{Unstructured: o, replicas: 1}
+	if found := podtemplate.In(o.Object); len(found) > 0 {
+		w.template = found[0].Template.Spec
 	}
-	return nil
+	selector, _, _ := unstructured.NestedMap(o.Object, "spec", "selector")
+	of := &metav1.LabelSelector{}
+	if selector != nil && runtime.DefaultUnstructuredConverter.FromUnstructured(selector, of) == nil {
+		w.selector = of
+	}
+	for _, path := range [][]string{{"spec", "replicas"}, {"status", "desiredNumberScheduled"}} {
+		if n, found, _ := unstructured.NestedInt64(o.Object, path...); found {
+			w.replicas = n
+		}
+	}
+	return w
 }
 
 // getWorkload returns the workload of a name; nil if there is none.
-func getWorkload(ctx context.Context, reader client.Reader, namespace, kind, name string) (*workload, error) {
-	object := emptyOf(kind)
-	if object == nil {
-		return nil, nil
-	}
-	if err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object); apierrors.IsNotFound(err) {
+func getWorkload(ctx context.Context, reader client.Reader, kind schema.GroupVersionKind, namespace, name string) (*workload, error) {
+	o := emptyOf(kind)
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o); apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("reading %s %s/%s: %w", kind, namespace, name, err)
+		return nil, fmt.Errorf("reading %s %s/%s: %w", kind.Kind, namespace, name, err)
 	}
-	return workloadOf(object), nil
+	return workloadOf(o), nil
 }
 
 // pulledImages returns the images of a pod that its node may pull.
@@ -72,7 +89,9 @@ func pulledImages(spec *corev1.PodSpec) []imageref.PodImage {
 }
 
 // maxNodes returns on how many nodes a rollout is worth to be prepared: the last pod finds its image where an earlier one is.
-func (w *workload) maxNodes() int { return max(1, int(w.replicas)-1) }
+func (w *workload) maxNodes() *intstr.IntOrString {
+	return ptr.To(intstr.FromInt32(int32(min(max(1, w.replicas-1), v1alpha1.MaxPrefetchedNodes)))) //nolint:gosec // it is bounded
+}
 
 // pods returns the pods of the workload that have a node.
 func (w *workload) pods(c *Cluster) ([]*corev1.Pod, error) {
@@ -80,7 +99,7 @@ func (w *workload) pods(c *Cluster) ([]*corev1.Pod, error) {
 	if err != nil || w.selector == nil {
 		return nil, err
 	}
-	return c.podsOf(w.object.GetNamespace(), selector)
+	return c.podsOf(w.GetNamespace(), selector)
 }
 
 // target returns what an ImagePrefetch brings to nodes. The second result is the workload, if it names one; nil if
@@ -89,13 +108,17 @@ func (r *Reconciler) target(ctx context.Context, object *v1alpha1.ImagePrefetch)
 	t := &target{}
 	var w *workload
 	if ref := object.Spec.Workload; ref != nil {
+		kind := schema.FromAPIVersionAndKind(cmp.Or(ref.APIVersion, appsv1.SchemeGroupVersion.String()), ref.Kind)
+		if !slices.Contains(r.kinds, kind) {
+			return nil, nil, invalidError{fmt.Errorf("workload: --workloads of layer-prefetcher does not name %s, kind %s", kind.GroupVersion(), kind.Kind)}
+		}
 		var err error
-		if w, err = getWorkload(ctx, r.client, object.Namespace, ref.Kind, ref.Name); err != nil {
-			return t, nil, err
+		if w, err = getWorkload(ctx, r.client, kind, object.Namespace, ref.Name); err != nil {
+			return nil, nil, err
 		}
 	}
 	if w != nil {
-		t.images, t.tolerations, t.serviceAccount = pulledImages(w.template), w.template.Tolerations, w.template.ServiceAccountName
+		t.images, t.tolerations, t.serviceAccount = pulledImages(&w.template), w.template.Tolerations, w.template.ServiceAccountName
 		t.secrets = slices.Clone(w.template.ImagePullSecrets)
 	}
 	if len(object.Spec.Images) > 0 {
@@ -146,21 +169,33 @@ func (r *Reconciler) candidates(object *v1alpha1.ImagePrefetch, w *workload) (na
 	return names, err
 }
 
-// uses reports whether a pod uses an image of these, or one of the repository of a digest: what a tag that has moved points to.
-func uses(pod *corev1.Pod, images []imageref.PodImage) bool {
-	for _, image := range imageref.OfPod(&pod.Spec) {
-		used, err := imageref.Full(image.Name)
-		if err != nil {
-			continue
-		}
-		for _, fetched := range images {
-			full, err := imageref.Full(fetched.Name)
-			if err == nil && (full.String() == used.String() || isDigest(fetched.Name) && full.Name() == used.Name()) {
-				return true
-			}
+// usedBytes returns how many of the bytes that a node pulled are of images that pods there have used since; total is what images
+// have in all, 0 if that is not known.
+func usedBytes(n *v1alpha1.PrefetchedNode, images []imageref.PodImage, pods []*corev1.Pod, total func([]imageref.PodImage) int64) int64 {
+	var there, used []imageref.PodImage
+	for _, pod := range pods {
+		if pod.Spec.NodeName == n.Name && pod.Labels[v1alpha1.PrefetchPodLabel] == "" && !pod.CreationTimestamp.Before(&n.Time) {
+			there = append(there, imageref.OfPod(&pod.Spec)...)
 		}
 	}
-	return false
+	for _, image := range images {
+		if uses(there, image.Name) {
+			used = append(used, image)
+		}
+	}
+	if len(used) == 0 || len(used) == len(images) {
+		return n.Bytes * int64(min(len(used), 1))
+	}
+	return min(n.Bytes, cmp.Or(total(used), n.Bytes))
+}
+
+// uses reports whether an image is among these, or one of the repository of a digest: what a tag that has moved points to.
+func uses(there []imageref.PodImage, fetched string) bool {
+	full, err := imageref.Full(fetched)
+	return err == nil && slices.ContainsFunc(there, func(image imageref.PodImage) bool {
+		used, err := imageref.Full(image.Name)
+		return err == nil && (full.String() == used.String() || isDigest(fetched) && full.Name() == used.Name())
+	})
 }
 
 var everything = labels.Everything()

@@ -324,7 +324,7 @@ on_clusters() {
 step_nodes() { on_clusters nodes cluster test/cluster test/e2e test/report; }
 step_sharing() { on_clusters sharing test/imagegc test/layershare test/tenants; }
 step_placement() { on_clusters placement test/scheduler test/qosaware; }
-step_resolver() { on_clusters resolver test/resolver test/prefetch; }
+step_resolver() { containerds && on_clusters resolver test/resolver test/prefetch; }
 step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }
 step_deploy() {
   local status=0

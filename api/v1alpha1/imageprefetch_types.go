@@ -80,7 +80,15 @@ type ImagePrefetchSpec struct {
 
 // WorkloadReference names a workload of the same namespace.
 type WorkloadReference struct {
-	// +kubebuilder:validation:Enum=Deployment;StatefulSet;DaemonSet
+	// APIVersion of its kind.
+	// +optional
+	// +kubebuilder:default=apps/v1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9.-]+/[a-z0-9]+$`
+	APIVersion string `json:"apiVersion,omitempty"`
+	// Kind is Deployment, StatefulSet, DaemonSet, or one of --workloads of layer-prefetcher.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Z][A-Za-z0-9]*$`
 	Kind string `json:"kind"`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -140,10 +148,10 @@ type PrefetchedNode struct {
 	// Bytes that it pulled, compressed.
 	// +optional
 	Bytes int64 `json:"bytes,omitempty"`
-	// Used is set once a pod on the node used an image of these.
+	// UsedBytes are those of images that pods on the node then used: of the workload, if one is named.
 	// +optional
-	Used bool `json:"used,omitempty"`
-	// Wasted is set once no pod has used them in a day, or before the object expired.
+	UsedBytes int64 `json:"usedBytes,omitempty"`
+	// Wasted is set once no pod has used the others in a day, or before the object expired.
 	// +optional
 	Wasted bool `json:"wasted,omitempty"`
 	// Attempts that failed.
@@ -159,6 +167,18 @@ type PrefetchedNode struct {
 	// Time of the last change.
 	Time metav1.Time `json:"time"`
 }
+
+// Labels and annotations of layer-prefetcher.
+const (
+	// PrefetchSourceLabel of an ImagePrefetch is which source made it. Users' objects have none.
+	PrefetchSourceLabel = "layerlocality.io/prefetch-source"
+	// PrefetchPodLabel is on all pods that pull, with the source of their ImagePrefetch as value.
+	PrefetchPodLabel = "layerlocality.io/prefetch-pod"
+	// PrefetchNodeAnnotation of such a pod states where it is to pull, and PrefetchBytesAnnotation how many compressed
+	// bytes were missing there.
+	PrefetchNodeAnnotation  = "layerlocality.io/prefetch-node"
+	PrefetchBytesAnnotation = "layerlocality.io/prefetch-bytes"
+)
 
 // MaxPrefetchedNodes is how many nodes the status of an ImagePrefetch has at most.
 const MaxPrefetchedNodes = 1000

@@ -338,7 +338,7 @@ func (w *world) play(pod *corev1.Pod) {
 		return
 	}
 	if pod.Spec.NodeName == "" {
-		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: pod.Annotations[prefetch.NodeAnnotation]}}
+		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: pod.Annotations[v1alpha1.PrefetchNodeAnnotation]}}
 		_ = w.api.SubResource("binding").Create(ctx, pod, binding) // the next time
 		return
 	}
@@ -368,7 +368,7 @@ func (w *world) hold(image string, held bool) {
 // pulls returns the pods that pull.
 func (w *world) pulls() []corev1.Pod {
 	var pods corev1.PodList
-	if err := w.api.List(w.Context(), &pods, client.HasLabels{prefetch.PodLabel}); err != nil {
+	if err := w.api.List(w.Context(), &pods, client.HasLabels{v1alpha1.PrefetchPodLabel}); err != nil {
 		return nil
 	}
 	return pods.Items
@@ -618,7 +618,7 @@ func TestShipped(t *testing.T) {
 			_ = w.api.Status().Update(t.Context(), &node)
 			var got []string
 			for _, o := range w.prefetches("pool") {
-				if o.Labels[prefetch.SourceLabel] == prefetch.SourceNode && o.Status.CompletionTime != nil && o.Status.BytesMoved >= 7_000_000 && o.Status.Nodes[0].Name == "n5" {
+				if o.Labels[v1alpha1.PrefetchSourceLabel] == prefetch.SourceNode && o.Status.CompletionTime != nil && o.Status.BytesMoved >= 7_000_000 && o.Status.Nodes[0].Name == "n5" {
 					got = append(got, o.Spec.Workload.Name)
 				}
 			}
@@ -659,6 +659,39 @@ func TestShipped(t *testing.T) {
 		})
 	})
 
+	t.Run("a full disk", func(t *testing.T) {
+		w.namespace("disk", nil)
+		image := registry + "disk:1"
+		w.image(image, map[string]int64{"disk": 10_000_000})
+		w.node("n6")
+		disk := func(capacity string, pressure corev1.ConditionStatus) {
+			t.Helper()
+			w.eventually("the disk of n6 has "+capacity, func() error {
+				var node corev1.Node
+				if err := w.api.Get(t.Context(), client.ObjectKey{Name: "n6"}, &node); err != nil {
+					return err
+				}
+				node.Status.Capacity = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(capacity)}
+				node.Status.Conditions = append(node.Status.Conditions[:1], corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: pressure, Reason: "Test"})
+				return w.api.Status().Update(t.Context(), &node)
+			})
+		}
+		waits := func(message string) {
+			t.Helper()
+			w.becomes("disk", "ahead", "waits: "+message, func(o *v1alpha1.ImagePrefetch) bool {
+				c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionComplete)
+				return c != nil && c.Reason == v1alpha1.ReasonWaiting && strings.Contains(c.Message, message) && len(w.pullsOf("disk")) == 0
+			})
+		}
+		disk("40M", corev1.ConditionFalse) // of which 0.6 may be taken: less than three times 10 MB
+		w.create("disk", "ahead", v1alpha1.ImagePrefetchSpec{Images: []string{image}, NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelHostname: "n6"}}})
+		waits("n6: images would take more than --max-disk-share of its storage")
+		disk("100M", corev1.ConditionTrue)
+		waits("no node suits")
+		disk("100M", corev1.ConditionFalse)
+		w.becomes("disk", "ahead", "ends", func(o *v1alpha1.ImagePrefetch) bool { return state(o) == v1alpha1.ReasonComplete })
+	})
+
 	t.Run("turned off", func(t *testing.T) {
 		w.namespace("off", map[string]string{prefetch.NamespaceLabel: "disabled"})
 		w.deployment("off", "web", registry+"app:2", registry+"app:1", "", "n4")
@@ -675,7 +708,8 @@ func TestShipped(t *testing.T) {
 			"name images, a workload, or both": {NodeSelector: everywhere},
 			"nodeSelector has to select nodes": {Images: []string{"a"}},
 			"at least 1, or 1% to 100%":        {Images: []string{"a"}, NodeSelector: everywhere, MaxNodes: ptr.To(intstr.FromString("0%"))},
-			"Unsupported value":                {Workload: &v1alpha1.WorkloadReference{Kind: "Node", Name: "n1"}},
+			"spec.workload.apiVersion":         {Workload: &v1alpha1.WorkloadReference{APIVersion: "v1", Kind: "Node", Name: "n1"}},
+			"spec.workload.kind":               {Workload: &v1alpha1.WorkloadReference{Kind: "deployments", Name: "n1"}},
 		} {
 			err := w.api.Create(t.Context(), &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "schema", Name: "bad"}, Spec: spec})
 			if err == nil || !strings.Contains(err.Error(), why) {
@@ -772,6 +806,54 @@ func TestManyRollouts(t *testing.T) {
 		}
 		if ended != workloads {
 			return fmt.Errorf("%d of %d", ended, workloads)
+		}
+		return nil
+	})
+}
+
+// rollouts is a kind as Argo Rollouts has it.
+const rollouts = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: rollouts.argoproj.io}, spec: {
+  group: argoproj.io, scope: Namespaced, names: {kind: Rollout, listKind: RolloutList, plural: rollouts, singular: rollout}, versions: [
+    {name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}`
+
+// rollout is one whose pods have the first version, and that is to have the second.
+const rollout = `{apiVersion: argoproj.io/v1alpha1, kind: Rollout, metadata: {namespace: argo, name: web}, spec: {replicas: 3, selector: {matchLabels: {app: web}},
+  template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: "registry.example.com/web:2"}]}}}}`
+
+// TestWorkloads: a kind that --workloads names is a workload as a Deployment is, once layer-prefetcher may read it.
+func TestWorkloads(t *testing.T) {
+	w := newWorld(t, "")
+	apply := func(text string) error {
+		object := &unstructured.Unstructured{}
+		must(t, yaml.Unmarshal([]byte(text), &object.Object))
+		return w.api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("test"))
+	}
+	must(t, apply(rollouts))
+	for _, text := range []string{
+		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: rollouts}, rules: [{apiGroups: [argoproj.io], resources: [rollouts], verbs: [list, watch]}]}`,
+		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: rollouts}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: rollouts}, subjects: [{kind: ServiceAccount, namespace: kube-system, name: layer-prefetcher}]}`,
+	} {
+		must(t, apply(text))
+	}
+	const old, image = "registry.example.com/web:1", "registry.example.com/web:2"
+	w.image(old, map[string]int64{"base": 60_000_000, "1": 1_000_000})
+	w.image(image, map[string]int64{"base": 60_000_000, "2": 2_000_000})
+	w.namespace("argo", nil)
+	for i := range 3 {
+		node := "n" + strconv.Itoa(i)
+		w.node(node, old)
+		w.pod("argo", "web-"+strconv.Itoa(i), node, old)
+	}
+	w.eventually("there are Rollouts", func() error { return apply(rollout) })
+	w.kubelets()
+	w.run("--sources=template", "--workloads=argoproj.io/v1alpha1/Rollout")
+	w.eventually("two of three nodes pull", func() error {
+		all := w.prefetches("argo")
+		if len(all) != 1 || state(&all[0]) != v1alpha1.ReasonComplete {
+			return fmt.Errorf("%+v", all)
+		}
+		if o := &all[0]; o.Status.NodesReady != 2 || o.Status.BytesMoved != 4_000_000 || o.OwnerReferences[0].Kind != "Rollout" || o.Spec.Workload.APIVersion != "argoproj.io/v1alpha1" {
+			return poll.Permanent(fmt.Errorf("%+v", o))
 		}
 		return nil
 	})

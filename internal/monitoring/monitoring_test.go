@@ -70,7 +70,7 @@ func TestScrapeConfig(t *testing.T) {
 			"- source_labels:\n  - __meta_kubernetes_pod_node_name\n  target_label: instance\n",
 		},
 		{keeps("container_port_name", "https"), keeps("label_app_kubernetes_io_name", "layer-locality-scheduler"), "scheme: https\n", "authorization:\n  credentials: a token\n", "insecure_skip_verify: true\n"},
-		{"ServiceMonitor layer-resolver: want a PodMonitor"},
+		{"ServiceMonitor layer-resolver: want a PodMonitor"}, {"ServiceMonitor layer-prefetcher: want a PodMonitor"},
 	} {
 		for _, part := range want {
 			if !strings.Contains(got[i], part) {
@@ -78,7 +78,7 @@ func TestScrapeConfig(t *testing.T) {
 			}
 		}
 	}
-	if strings.Contains(got[0], "token") || strings.Contains(got[0], "scheme") || len(got) != 3 {
+	if strings.Contains(got[0], "token") || strings.Contains(got[0], "scheme") || len(got) != 4 {
 		t.Errorf("%q", got)
 	}
 }
@@ -133,7 +133,7 @@ func TestRights(t *testing.T) {
 				return strings.Compare(fmt.Sprint(a["kind"], a["metadata"]), fmt.Sprint(b["kind"], b["metadata"]))
 			})
 		}
-		if !reflect.DeepEqual(got, want) || len(want) != 6 {
+		if !reflect.DeepEqual(got, want) || len(want) != 9 {
 			t.Errorf("%s: the rights are\n%v\nwant\n%v", overlay, got, want)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
 // page is a list as the apiserver sent it, of which only the metadata is known. NodeLayers are most
@@ -52,6 +54,28 @@ func (r *Reader) own(ctx context.Context, resource, what, name string, f func(te
 	return r.pages(ctx, what, ownChunks, list, func(object runtime.Object) (int, error) {
 		return f(object.(*runtime.Unknown).Raw) //nolint:forcetypeassert // see page
 	})
+}
+
+const imagePrefetches = "ImagePrefetches"
+
+// Prefetches returns the ImagePrefetches of a namespace, of all if it is empty.
+func (r *Reader) Prefetches(ctx context.Context, namespace string) (all []v1alpha1.ImagePrefetch, problem *Problem) {
+	problem = r.each(ctx, imagePrefetches, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		list := &v1alpha1.ImagePrefetchList{}
+		text, err := r.ours.Get().Namespace(namespace).Resource("imageprefetches").VersionedParams(&o, metav1.ParameterCodec).DoRaw(ctx)
+		if err == nil {
+			err = json.Unmarshal(text, list)
+		}
+		if err == nil {
+			err = isList(list.Kind)
+		}
+		return list, err
+	}, func(object runtime.Object) {
+		if one, ok := object.(*v1alpha1.ImagePrefetch); ok {
+			all = append(all, *one)
+		}
+	})
+	return all, problem
 }
 
 // packing decides whether pages are asked for plain. The apiserver packs them with gzip if they may be

@@ -33,6 +33,7 @@ func (p *Problem) Unwrap() error { return p.Err }
 // help is what to do where a resource is missing.
 var help = map[string]string{
 	"NodeLayers":     "install layer-agent if nodes shall report more than their names of images (docs/agent.md)",
+	imagePrefetches:  "install layer-prefetcher if nodes shall pull images ahead (docs/prefetch.md)",
 	"ImageManifests": "install layer-resolver if images shall be known that no node has (docs/resolver-install.md)",
 }
 

@@ -75,7 +75,7 @@ func New(version string) *cobra.Command {
 	root.SetFlagErrorFunc(func(sub *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, sub.CommandPath())
 	})
-	root.AddCommand(c.nodes(), c.node(), c.image(), c.shared(), c.plan(), c.why(), c.savings(), c.qos(), c.advise(), c.imageLocality())
+	root.AddCommand(c.nodes(), c.node(), c.image(), c.shared(), c.plan(), c.why(), c.savings(), c.qos(), c.advise(), c.prefetch(), c.imageLocality())
 	root.AddCommand(c.oldForms()...)
 	return root
 }

@@ -59,7 +59,7 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%s: %q", command.Name(), command.Short)
 		}
 	}
-	for _, want := range strings.Fields("nodes node image pod deployment statefulset daemonset replicaset job cronjob shared plan why imagelocality savings qos advise") {
+	for _, want := range strings.Fields("nodes node image pod deployment statefulset daemonset replicaset job cronjob shared plan why imagelocality savings qos advise prefetch") {
 		if !names[want] {
 			t.Errorf("no command %s", want)
 		}

@@ -19,7 +19,7 @@ import (
 // kinds are what json and yaml print, by the kind of the document.
 var kinds = map[string]any{
 	"Nodes": []inventory.Node{}, "Node": inventory.NodeImages{}, "Images": []inventory.Image{}, "Shared": inventory.Shared{}, "Matrix": inventory.Matrix{},
-	"Plan": plan.Plan{}, "Why": []plan.Why{}, "ImageLocality": []points{}, "Qos": []promise{}, "Advice": []inventory.Advice{}, "Savings": placements.Savings{},
+	"Plan": plan.Plan{}, "Why": []plan.Why{}, "ImageLocality": []points{}, "Qos": []promise{}, "Advice": []inventory.Advice{}, "Prefetch": []prefetched{}, "Savings": placements.Savings{},
 }
 
 // fieldsOf returns the paths of a type's fields as json names them, below a path.

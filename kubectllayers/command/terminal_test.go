@@ -38,7 +38,8 @@ func hostileObject(kind string, one bool) any {
 		"nodes": {&v1.Node{}, &v1.NodeList{}}, "pods": {&v1.Pod{}, &v1.PodList{}}, "events": {&v1.Event{}, &v1.EventList{}},
 		"deployments": {&appsv1.Deployment{}}, "statefulsets": {&appsv1.StatefulSet{}}, "daemonsets": {&appsv1.DaemonSet{}}, "replicasets": {&appsv1.ReplicaSet{}},
 		"jobs": {&batchv1.Job{}}, "cronjobs": {&batchv1.CronJob{}},
-		"nodelayers": {&v1alpha1.NodeLayers{}, &v1alpha1.NodeLayersList{}}, "imagemanifests": {&v1alpha1.ImageManifest{}, &v1alpha1.ImageManifestList{}},
+		"imageprefetches": {&v1alpha1.ImagePrefetch{}, &v1alpha1.ImagePrefetchList{}},
+		"nodelayers":      {&v1alpha1.NodeLayers{}, &v1alpha1.NodeLayersList{}}, "imagemanifests": {&v1alpha1.ImageManifest{}, &v1alpha1.ImageManifestList{}},
 	}[kind]
 	object := objects[1]
 	if one {
@@ -76,7 +77,7 @@ func hostileObject(kind string, one bool) any {
 	}
 	typeName := reflect.TypeOf(object).Elem().Name()
 	fields["kind"], fields["apiVersion"] = typeName, "v1"
-	if strings.HasPrefix(typeName, "NodeLayers") || strings.HasPrefix(typeName, "ImageManifest") {
+	if strings.HasPrefix(typeName, "NodeLayers") || strings.HasPrefix(typeName, "ImageManifest") || strings.HasPrefix(typeName, "ImagePrefetch") {
 		fields["apiVersion"] = v1alpha1.GroupVersion.String()
 	}
 	switch object.(type) {
@@ -136,6 +137,7 @@ func TestHostileCluster(t *testing.T) {
 	arguments := map[string][][]string{
 		"nodes": {{}}, "node": {{terminaltest.Hostile}}, "image": {{"app:1"}}, "pod": {{"p"}, {}}, "shared": {{}, {"--layers"}, {"--images=app:1," + terminaltest.Hostile}},
 		"plan": {{"p"}, {"deployment/d"}, {"--image=app:1"}}, "why": {{"p"}, {}}, "imagelocality": {{"p"}, {"--image=app:1"}}, "savings": {{}}, "qos": {{}}, "advise": {{}},
+		"prefetch": {{}, {"-A"}},
 	}
 	shown := map[string]bool{}
 	for _, refuses := range []bool{false, true} {

@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/layer-locality/layer-locality/lab/eval/sim/workload"
 )
@@ -27,12 +29,14 @@ const (
 	// Lazily means that a pod starts with a part of its image, Model.LazyShare; the rest
 	// follows when the link is idle (eStargz, SOCI).
 	Lazily
-	// Copies means that layers which many images need are kept on a few nodes each, also if no pod brings them there:
-	// nodes whose links are idle pull the smallest image on them.
-	Copies
+	// Template means that nodes which run a Deployment pull its next version as layer-prefetcher has them do: one fewer than
+	// replicas, Model.PrefetchDelay after the template has it, and the scheduler sees what is on its way.
+	Template
+	// Tag means the same, Model.TagLead before the rollout: that a tag has moved is known before a Deployment follows.
+	Tag
 )
 
-var deliveryNames = []string{"registry", "peers", "ahead", "lazy", "copies"}
+var deliveryNames = []string{"registry", "peers", "ahead", "lazy", "template", "tag"}
 
 // String returns the name that ParsePolicy takes.
 func (d Delivery) String() string { return deliveryNames[d] }
@@ -173,50 +177,64 @@ func (r *run) planAhead(plan *workload.Plan) {
 	}
 }
 
-// A layer is a base if so many images need it and it is so large. Copies of it are kept on so many nodes.
-const (
-	copiesTick     = time.Minute
-	imagesOnBase   = 10
-	leastBaseBytes = 20_000_000
-	copiesOfBase   = 3
-	copiesShare    = 0.6 // of a disk, as --max-disk-share of layer-prefetcher
-)
-
-// keepCopies has idle nodes pull bases of the images that have been used, from now on.
-func (r *run) keepCopies() {
-	var bases []*blob
-	users, smallest := map[*blob]int{}, map[*blob]string{}
-	for _, name := range slices.Sorted(maps.Keys(r.known)) {
-		for _, b := range r.images[name].layers {
-			if users[b]++; users[b] == imagesOnBase && b.size >= leastBaseBytes {
-				bases = append(bases, b)
-			}
-			if before := smallest[b]; before == "" || r.images[name].size < r.images[before].size {
-				smallest[b] = name
-			}
-		}
-	}
-	for _, b := range bases {
-		copies := 0
-		var idle *machine
-		for _, m := range r.order {
-			switch _, there := m.present[b]; {
-			case there || m.expects(b):
-				copies++
-			case len(m.underway())+len(m.early) == 0 && m.usedShare() < copiesShare && (idle == nil || m.usedShare() < idle.usedShare()):
-				idle = m
-			}
-		}
-		if idle != nil && copies < copiesOfBase {
-			idle.pullAhead(r.images[smallest[b]], smallest[b])
-		}
-	}
-	r.q.at(r.q.now+copiesTick, r.keepCopies)
-}
-
 // pullsAhead reports whether a node still pulls what no pod waits for.
 func (r *run) pullsAhead() bool {
-	return slices.ContainsFunc(r.order, func(m *machine) bool { return m.earlyPull != nil })
+	return r.prefetching > 0 || slices.ContainsFunc(r.order, func(m *machine) bool { return m.earlyPull != nil })
+}
+
+// planPrefetches has nodes pull the versions of Deployments that run before.
+func (r *run) planPrefetches(plan *workload.Plan) {
+	for _, e := range plan.Events {
+		if e.Deploy == nil {
+			continue
+		}
+		at := e.At + r.model.PrefetchDelay
+		if r.delivery == Tag {
+			at = e.At - r.model.TagLead
+		}
+		r.q.at(at, func() {
+			if d := r.deployments[e.Deploy.Name]; d != nil {
+				r.prefetch(d, e.Deploy.Image)
+			}
+		})
+	}
+}
+
+// prefetch has nodes that run a Deployment pull an image with a pod each, one fewer than replicas, those that lack least first.
+func (r *run) prefetch(d *deployment, name string) {
+	i := r.images[name]
+	r.use(name)
+	var nodes []*machine
+	for _, p := range d.pods {
+		if p.running && p.name != name && !slices.Contains(nodes, p.machine) {
+			nodes = append(nodes, p.machine)
+		}
+	}
+	slices.SortStableFunc(nodes, func(a, b *machine) int { return cmp.Compare(a.missing(i, name), b.missing(i, name)) })
+	for _, m := range nodes[:min(len(nodes), max(1, d.Replicas-1))] {
+		if m.missing(i, name) == 0 {
+			continue
+		}
+		pod := r.newPod(name, "", 0, 0, false, "").object
+		r.prefetches++
+		pod.Name = fmt.Sprintf("prefetch-%d", r.prefetches)
+		pod.UID, pod.Spec.NodeName = types.UID(pod.Name), m.Name
+		r.fail(r.scheduler.pods.set(nil, pod))
+		r.prefetching++
+		m.use(i, name, func() {
+			r.prefetching--
+			running := runs(pod, name)
+			r.fail(r.scheduler.pods.set(pod, running))
+			// It ends when the node has reported the image.
+			refresh := nextTick(r.q.now, r.model.ImageRefresh, m.phase[0])
+			r.q.at(refresh, func() {
+				r.q.at(nextTick(refresh, r.model.StatusUpdate, m.phase[1]), func() {
+					m.release(i)
+					r.fail(r.scheduler.pods.drop(running))
+				})
+			})
+		})
+	}
 }
 
 // pullAhead pulls an image that no pod of the node needs yet, when all others that were

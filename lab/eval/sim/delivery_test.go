@@ -104,43 +104,6 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// A base of many images is kept on three nodes; one of few images, or a small one, is not.
-func TestCopies(t *testing.T) {
-	var images []dataset.Image
-	var events []workload.Event
-	for i := range imagesOnBase {
-		own := fmt.Sprint("own", i)
-		images = append(images, imageOf(fmt.Sprint("i", i), "base", 60, "small", 6, own, 10+i))
-		if i > 0 { // one image less
-			images[i].Layers = append(images[i].Layers, dataset.Layer{Digest: "rare", Size: 60 * mb})
-		}
-		pod := podOf(fmt.Sprint("i", i), 100, 0)
-		events = append(events, workload.Event{At: time.Duration(i) * time.Minute, Pod: pod})
-	}
-	nodes := nodesOf(6)
-	for i := range nodes[1:] {
-		nodes[i+1].MilliCPU = 1 // no room for a pod
-	}
-	r := begin(t, "default:images=copies", &workload.Plan{Nodes: nodes, Images: images, Events: append(events, workload.Event{At: time.Hour, Pod: podOf("i0", 100, 0)})}, nil)
-	m := r.playAll(t, nil)
-	at := map[string]int{}
-	for _, machine := range r.order {
-		for b := range machine.present {
-			at[b.digest]++
-		}
-	}
-	if at["base"] != copiesOfBase || at["rare"] != 1 || at["own0"] != copiesOfBase || at["own1"] != 1 {
-		t.Errorf("layers are on so many nodes: %v", at)
-	}
-	own := int64(0)
-	for i := range imagesOnBase {
-		own += int64(10 + i)
-	}
-	if want := (60 + 6 + 60 + own + 2*(60+6+10)) * mb; m.PulledBytes != want {
-		t.Errorf("%d bytes pulled, want %d", m.PulledBytes, want)
-	}
-}
-
 // What is pulled ahead leaves the kubelet all its pulls, and no more.
 func TestAheadBesideOthers(t *testing.T) {
 	b := newBench(t, func(m *Model, _ *workload.Node) { m.Pulls = 1 })
@@ -175,6 +138,45 @@ func TestLazy(t *testing.T) {
 	r.wantStarts(t, 0, 1, 1.5)
 	if m.PulledBytes != 90*mb || m.DiskBytes != 90*mb {
 		t.Errorf("%d MB pulled, %d on disk, want all 90", m.PulledBytes/mb, m.DiskBytes/mb)
+	}
+}
+
+// Nodes that run a Deployment pull its next version: before the rollout, if its tag has moved; then beside it, with one fewer
+// than replicas. Pods go where the version is, or comes.
+func TestPrefetch(t *testing.T) {
+	images := []dataset.Image{imageOf("v1", "S", 198, "1", 6), imageOf("v2", "S", 198, "2", 60)}
+	for name, test := range map[string]struct {
+		policy   string
+		replicas int
+		apart    bool
+		lead     time.Duration
+		starts   []float64
+		pulled   int64 // MB
+	}{
+		"alone":                  {"layerlocality", 1, false, 0, []float64{10, 34}, 264},
+		"there before the pod":   {"layerlocality:images=tag", 1, false, 15 * time.Second, []float64{0, 34}, 264},
+		"half of it":             {"layerlocality:images=tag", 1, false, 5 * time.Second, []float64{5, 34}, 264},
+		"two, apart, alone":      {"layerlocality", 2, true, 0, []float64{10, 34, 34, 43}, 726},
+		"the second is prepared": {"layerlocality:images=template", 2, true, 0, []float64{0, 34, 34, 43}, 726},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deploy := func(at time.Duration, image string) workload.Event {
+				return workload.Event{At: at, Deploy: &workload.Deployment{Name: "d", Image: image, Replicas: test.replicas, MilliCPU: 100, Apart: test.apart}}
+			}
+			r := begin(t, test.policy, &workload.Plan{Nodes: nodesOf(3), Images: images, Events: []workload.Event{deploy(0, "v1"), deploy(10*time.Minute, "v2")}},
+				func(m *Model) { m.Joins, m.TagLead, m.PrefetchDelay = JoinImages, test.lead, 0 })
+			m := r.playAll(t, nil)
+			r.wantStarts(t, test.starts...)
+			if m.PulledBytes != test.pulled*mb || m.Pods != 2*test.replicas {
+				t.Errorf("%d MB pulled for %d pods, want %d for %d", m.PulledBytes/mb, m.Pods, test.pulled, 2*test.replicas)
+			}
+			for range 1000 { // what is left to do
+				r.q.next()
+			}
+			if left := len(r.scheduler.pods.GetIndexer().List()); left != test.replicas || r.prefetching != 0 {
+				t.Errorf("%d pods are left, and %d pull", left, r.prefetching)
+			}
+		})
 	}
 }
 

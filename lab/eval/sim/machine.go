@@ -83,6 +83,9 @@ type Model struct {
 	// AheadLead is how long before the first use of an image it is pulled on all nodes, where
 	// that is done.
 	AheadLead time.Duration
+	// PrefetchDelay is the time from a change of a template to when nodes begin to pull ahead, TagLead that by which a tag
+	// moves earlier than its Deployment rolls.
+	PrefetchDelay, TagLead time.Duration
 	// LazyShare is the share of an image's bytes with which a pod starts, LazyDelay the time
 	// to find them, where images are pulled lazily.
 	LazyShare float64
@@ -108,7 +111,7 @@ func DefaultModel() Model {
 		UnpackLayer: 40 * time.Millisecond, Unpack: 10e-3 / 1e6, PodStart: 190 * time.Millisecond,
 		GCPeriod: 5 * time.Minute, GCMinAge: 2 * time.Minute, GCHigh: 0.85, GCLow: 0.80,
 		PeerLink:  10_000 * workload.Mbit,
-		AheadLead: 10 * time.Minute,
+		AheadLead: 10 * time.Minute, PrefetchDelay: time.Second, TagLead: 15 * time.Second,
 		LazyShare: 0.064, LazyDelay: 100 * time.Millisecond, // Slacker, FAST '16; two round trips for the layers' indices
 		Expansion: 2.5,
 	}

@@ -90,8 +90,8 @@ func prepare(ctx context.Context, plan *workload.Plan, policy Policy, model Mode
 	switch r.delivery {
 	case Ahead:
 		r.planAhead(plan)
-	case Copies:
-		r.keepCopies()
+	case Template, Tag:
+		r.planPrefetches(plan)
 	}
 	return r, nil
 }
@@ -185,8 +185,11 @@ type run struct {
 	// ahead counts future events of the plan and checks of deployments; unsettled
 	// counts pods that have not started.
 	ahead, unsettled int
-	end              time.Duration
-	err              error
+	// prefetches counts pods that pull ahead, prefetching those of them that still do.
+	prefetches, prefetching int
+
+	end time.Duration
+	err error
 
 	created int
 	// from is the time from which metrics count, before how many pods came earlier, distinct
@@ -390,9 +393,7 @@ func (r *run) start(p *pod) {
 	if p.created >= r.from {
 		r.startups = append(r.startups, (r.q.now - p.created).Seconds())
 	}
-	running := p.object.DeepCopy()
-	running.Status.Phase = v1.PodRunning
-	running.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", Image: p.name, ImageID: p.name}}
+	running := runs(p.object, p.name)
 	r.fail(r.scheduler.pods.set(p.object, running))
 	p.object = running
 	if p.lifetime > 0 {
@@ -407,6 +408,14 @@ func (r *run) start(p *pod) {
 			r.reconcile(p.of)
 		})
 	}
+}
+
+// runs returns a pod whose container runs.
+func runs(pod *v1.Pod, image string) *v1.Pod {
+	running := pod.DeepCopy()
+	running.Status.Phase = v1.PodRunning
+	running.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", Image: image, ImageID: image}}
+	return running
 }
 
 // remove deletes a pod.

