@@ -219,18 +219,18 @@ func (r *run) prefetch(d *deployment, name string) {
 		r.prefetches++
 		pod.Name = fmt.Sprintf("prefetch-%d", r.prefetches)
 		pod.UID, pod.Spec.NodeName = types.UID(pod.Name), m.Name
-		r.fail(r.scheduler.pods.set(nil, pod))
+		r.fail(r.scheduler.Pods.Set(nil, pod))
 		r.prefetching++
 		m.use(i, name, func() {
 			r.prefetching--
 			running := runs(pod, name)
-			r.fail(r.scheduler.pods.set(pod, running))
+			r.fail(r.scheduler.Pods.Set(pod, running))
 			// It ends when the node has reported the image.
 			refresh := nextTick(r.q.now, r.model.ImageRefresh, m.phase[0])
 			r.q.at(refresh, func() {
 				r.q.at(nextTick(refresh, r.model.StatusUpdate, m.phase[1]), func() {
 					m.release(i)
-					r.fail(r.scheduler.pods.drop(running))
+					r.fail(r.scheduler.Pods.Drop(running))
 				})
 			})
 		})

@@ -173,7 +173,7 @@ func TestPrefetch(t *testing.T) {
 			for range 1000 { // what is left to do
 				r.q.next()
 			}
-			if left := len(r.scheduler.pods.GetIndexer().List()); left != test.replicas || r.prefetching != 0 {
+			if left := len(r.scheduler.Pods.GetIndexer().List()); left != test.replicas || r.prefetching != 0 {
 				t.Errorf("%d pods are left, and %d pull", left, r.prefetching)
 			}
 		})
@@ -217,7 +217,7 @@ func TestHistory(t *testing.T) {
 				t.Errorf("%d pods, %d starts, %d not started, %d bytes, %d distinct; want only what came after the history",
 					m.Pods, len(r.startups), m.Unstarted, m.PulledBytes, m.DistinctBytes)
 			}
-			if total := fmt.Sprint(r.created, len(r.scheduler.pods.GetIndexer().List())); total != "4 4" {
+			if total := fmt.Sprint(r.created, len(r.scheduler.Pods.GetIndexer().List())); total != "4 4" {
 				t.Errorf("%s pods were made and are known to the last scheduler, want all 4", total)
 			}
 		})

@@ -39,7 +39,7 @@ func TestGroups(t *testing.T) {
 			t.Fatalf("%s: %v", name, r.err)
 		}
 		racks := map[string]int{}
-		for _, object := range r.scheduler.pods.GetIndexer().List() {
+		for _, object := range r.scheduler.Pods.GetIndexer().List() {
 			if pod := object.(*v1.Pod); pod.Spec.Containers[0].Image == "app" {
 				racks[r.machines[pod.Spec.NodeName].Rack]++
 			}

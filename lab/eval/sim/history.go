@@ -19,23 +19,23 @@ func (r *run) replaceScheduler(ctx context.Context, policy Policy, random *rand.
 	if err := r.startScheduler(ctx, policy, random); err != nil {
 		return err
 	}
-	for _, set := range old.sets.List() {
-		if err := r.scheduler.sets.Add(set); err != nil {
+	for _, set := range old.Sets.List() {
+		if err := r.scheduler.Sets.Add(set); err != nil {
 			return err
 		}
 	}
 	for _, m := range r.order {
-		if err := r.scheduler.nodes.set(nil, r.objects[m.Name]); err != nil {
+		if err := r.scheduler.Nodes.Set(nil, r.objects[m.Name]); err != nil {
 			return err
 		}
 	}
 	var pods []*v1.Pod
-	for _, object := range old.pods.GetIndexer().List() {
+	for _, object := range old.Pods.GetIndexer().List() {
 		pods = append(pods, object.(*v1.Pod)) // nothing else is put there
 	}
 	slices.SortFunc(pods, func(a, b *v1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	for _, pod := range pods {
-		if err := r.scheduler.pods.set(nil, pod); err != nil {
+		if err := r.scheduler.Pods.Set(nil, pod); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/layer-locality/layer-locality/lab/eval/sim/kubescheduler"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
 )
@@ -32,7 +33,7 @@ func nodeObject(m *machine) *v1.Node {
 		Status:     v1.NodeStatus{Allocatable: allocatable, Capacity: allocatable},
 	}
 	if m.Rack != "" {
-		node.Labels[rackLabel] = m.Rack
+		node.Labels[kubescheduler.RackLabel] = m.Rack
 	}
 	node.Status.NodeInfo.OperatingSystem, node.Status.NodeInfo.Architecture = "linux", "amd64"
 	node.Status.Images = statusImages(m)
@@ -90,7 +91,7 @@ func (r *run) newPod(image, app string, milliCPU, memory int64, apart bool, vers
 		}}
 		if !r.sets[set] {
 			r.sets[set] = true
-			r.fail(r.scheduler.sets.Add(&appsv1.ReplicaSet{
+			r.fail(r.scheduler.Sets.Add(&appsv1.ReplicaSet{
 				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: set, UID: types.UID(set)},
 				Spec:       appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: p.Labels}},
 			}))

@@ -13,6 +13,7 @@ import (
 	"github.com/layer-locality/layer-locality/extender/handler"
 	"github.com/layer-locality/layer-locality/imageref"
 	"github.com/layer-locality/layer-locality/lab/eval/prototype"
+	"github.com/layer-locality/layer-locality/lab/eval/sim/kubescheduler"
 	"github.com/layer-locality/layer-locality/scheduler/index"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 	"github.com/layer-locality/layer-locality/scheduler/locality"
@@ -45,11 +46,11 @@ func (r *run) plugins() frameworkruntime.Registry {
 		}
 	}
 	return frameworkruntime.Registry{
-		layerlocality.Name: r.rounding(layerlocality.NewFactory(options...).New),
-		placementFit:       newPlacementFit,
-		imageName:          score(imageName, scoreByName),
-		lrScheduler:        score(lrScheduler, r.scoreLRScheduler),
-		prototypeName:      newPrototype,
+		layerlocality.Name:         r.rounding(layerlocality.NewFactory(options...).New),
+		kubescheduler.PlacementFit: kubescheduler.NewPlacementFit,
+		imageName:                  score(imageName, scoreByName),
+		lrScheduler:                score(lrScheduler, r.scoreLRScheduler),
+		prototypeName:              newPrototype,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/layer-locality/layer-locality/lab/eval/prototype"
+	"github.com/layer-locality/layer-locality/lab/eval/sim/kubescheduler"
 	"github.com/layer-locality/layer-locality/scheduler/layerlocality"
 )
 
@@ -243,7 +244,7 @@ func (p *Policy) configuration(racks bool) string {
 		plugins = append(plugins, fmt.Sprintf("multiPoint: {disabled: [%s], enabled: [{name: %s, weight: %d}]}", disabled, p.Score, p.weight()))
 	}
 	if racks {
-		enabled := fmt.Sprintf("{name: %s, weight: 1}", placementFit)
+		enabled := fmt.Sprintf("{name: %s, weight: 1}", kubescheduler.PlacementFit)
 		if p.Score == layerlocality.Name {
 			enabled += fmt.Sprintf(", {name: %s, weight: %d}", p.Score, p.weight())
 		}

@@ -40,7 +40,7 @@ func TestPolicyWeights(t *testing.T) {
 		t.Run(test.policy, func(t *testing.T) {
 			r := begin(t, test.policy, &workload.Plan{Nodes: nodesOf(1)}, nil)
 			weights := map[string]int32{}
-			for _, plugin := range r.scheduler.framework.ListPlugins().Score.Enabled {
+			for _, plugin := range r.scheduler.Framework.ListPlugins().Score.Enabled {
 				weights[plugin.Name] = plugin.Weight
 			}
 			if weights[test.score] != test.want || weights[imageLocality] != test.images || weights["NodeResourcesFit"] != 1 || weights["PodTopologySpread"] != 2 {
@@ -65,18 +65,18 @@ func (r *run) scored(t *testing.T, plugin string, pod *pod) map[string]int64 {
 		t.Fatal("no node")
 	}
 	s := r.scheduler
-	all, err := s.snapshot.NodeInfos().List()
+	all, err := s.Snapshot.NodeInfos().List()
 	if err != nil {
 		t.Fatal(err)
 	}
 	state := framework.NewCycleState()
-	if _, status, _ := s.framework.RunPreFilterPlugins(s.ctx, state, pod.object); !status.IsSuccess() {
+	if _, status, _ := s.Framework.RunPreFilterPlugins(t.Context(), state, pod.object); !status.IsSuccess() {
 		t.Fatal(status)
 	}
-	if status := s.framework.RunPreScorePlugins(s.ctx, state, pod.object, all); !status.IsSuccess() {
+	if status := s.Framework.RunPreScorePlugins(t.Context(), state, pod.object, all); !status.IsSuccess() {
 		t.Fatal(status)
 	}
-	list, status := s.framework.RunScorePlugins(s.ctx, state, pod.object, all)
+	list, status := s.Framework.RunScorePlugins(t.Context(), state, pod.object, all)
 	if !status.IsSuccess() {
 		t.Fatal(status)
 	}
@@ -190,18 +190,18 @@ func TestLRScheduler(t *testing.T) {
 					p.Name += string(phase)
 					p.UID += types.UID(phase)
 					p.Spec.NodeName, p.Status.Phase = "n000", phase
-					if err := r.scheduler.pods.set(nil, p); err != nil {
+					if err := r.scheduler.Pods.Set(nil, p); err != nil {
 						t.Fatal(err)
 					}
 				}
 				place(test.running, v1.PodRunning)
 				place(test.pulling, v1.PodPending)
 				pod := r.newPod(test.image, "", test.request[0], test.request[1]*mib, false, "")
-				if _, err := r.scheduler.schedule(r.newPod("base", "", 1, 1, false, "").object); err != nil { // a fresh snapshot
+				if _, err := r.scheduler.Schedule(r.newPod("base", "", 1, 1, false, "").object); err != nil { // a fresh snapshot
 					t.Fatal(err)
 				}
 				for name, want := range map[string]int64{"n000": test.want, "n001": 0} {
-					info, err := r.scheduler.snapshot.NodeInfos().Get(name)
+					info, err := r.scheduler.Snapshot.NodeInfos().Get(name)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -223,7 +223,7 @@ func TestLRSchedulerSees(t *testing.T) {
 		look := func() (most int64) {
 			pod := r.newPod("a", "", 1, 1, false, "").object
 			for _, m := range r.order {
-				info, err := r.scheduler.snapshot.NodeInfos().Get(m.Name)
+				info, err := r.scheduler.Snapshot.NodeInfos().Get(m.Name)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -256,8 +256,8 @@ func TestGreedy(t *testing.T) {
 	for seed := range uint64(4) {
 		random := rand.New(rand.NewPCG(seed, 11))
 		r := begin(t, "greedy", randomPlan(random, 3+random.IntN(12), 150), nil)
-		choose, choices, loads := r.scheduler.choose, 0, 0
-		r.scheduler.choose = func(pod *v1.Pod, nodes []fwk.NodeInfo) int {
+		choose, choices, loads := r.scheduler.Choose, 0, 0
+		r.scheduler.Choose = func(pod *v1.Pod, nodes []fwk.NodeInfo) int {
 			best := choose(pod, nodes)
 			name := pod.Spec.Containers[0].Image
 			chosen := r.machines[nodes[best].Node().Name]

@@ -15,6 +15,7 @@ import (
 
 	"github.com/layer-locality/layer-locality/lab/eval/dataset"
 	"github.com/layer-locality/layer-locality/lab/eval/evaluation"
+	"github.com/layer-locality/layer-locality/lab/eval/sim/kubescheduler"
 	"github.com/layer-locality/layer-locality/lab/eval/sim/workload"
 	"github.com/layer-locality/layer-locality/scheduler/nodelayers"
 	"github.com/layer-locality/layer-locality/scheduler/nodestatus"
@@ -109,8 +110,8 @@ func (r *run) later(at time.Duration, do func()) {
 // startScheduler starts one with a policy. It has no nodes or pods yet.
 func (r *run) startScheduler(ctx context.Context, policy Policy, random *rand.Rand) (err error) {
 	r.policy = policy
-	if r.scheduler, err = startScheduler(ctx, policy.configuration(r.racks), r.plugins(), random); err == nil && policy.Clairvoyant {
-		r.scheduler.choose = r.leastMissing(random)
+	if r.scheduler, err = kubescheduler.Start(ctx, policy.configuration(r.racks), r.plugins(), random); err == nil && policy.Clairvoyant {
+		r.scheduler.Choose = r.leastMissing(random)
 	}
 	return err
 }
@@ -165,7 +166,7 @@ type run struct {
 	delivery  Delivery
 	lan       *lan
 	q         *queue
-	scheduler *kubeScheduler
+	scheduler *kubescheduler.Scheduler
 	images    map[string]*image
 
 	machines map[string]*machine
@@ -271,7 +272,7 @@ func (r *run) join(spec workload.Node) {
 	node := nodeObject(m)
 	r.useListed(m)
 	r.objects[spec.Name] = node
-	r.fail(r.scheduler.nodes.set(nil, node))
+	r.fail(r.scheduler.Nodes.Set(nil, node))
 	if r.agents != nil {
 		m.agent = newAgent(m, time.Duration(phase*float64(r.model.AgentSpread)), r.policy.InChains, r.agents, r.fail)
 	}
@@ -284,7 +285,7 @@ func (r *run) report(m *machine) {
 	node.Status.Images = statusImages(m)
 	r.objects[m.Name] = node
 	r.useListed(m)
-	r.fail(r.scheduler.nodes.set(old, node))
+	r.fail(r.scheduler.Nodes.Set(old, node))
 }
 
 // useListed has the resolver look for what a stock node lists, too.
@@ -358,7 +359,7 @@ func (r *run) retry() {
 }
 
 func (r *run) try(p *pod) bool {
-	name, err := r.scheduler.schedule(p.object)
+	name, err := r.scheduler.Schedule(p.object)
 	r.fail(err)
 	if err != nil || name == "" {
 		return false
@@ -375,7 +376,7 @@ func (r *run) bind(p *pod, name string) {
 	p.machine = r.machines[name]
 	p.machine.requests += p.milliCPU
 	p.machine.pods++
-	r.fail(r.scheduler.pods.set(nil, bound))
+	r.fail(r.scheduler.Pods.Set(nil, bound))
 	r.sample()
 	p.machine.use(p.image, p.name, func() {
 		r.q.at(r.q.now+r.model.PodStart, func() { r.start(p) })
@@ -394,7 +395,7 @@ func (r *run) start(p *pod) {
 		r.startups = append(r.startups, (r.q.now - p.created).Seconds())
 	}
 	running := runs(p.object, p.name)
-	r.fail(r.scheduler.pods.set(p.object, running))
+	r.fail(r.scheduler.Pods.Set(p.object, running))
 	p.object = running
 	if p.lifetime > 0 {
 		r.q.at(r.q.now+p.lifetime, func() { r.remove(p) })
@@ -433,7 +434,7 @@ func (r *run) remove(p *pod) {
 		}
 		p.machine.requests -= p.milliCPU
 		p.machine.pods--
-		r.fail(r.scheduler.pods.drop(p.object))
+		r.fail(r.scheduler.Pods.Drop(p.object))
 	}
 	if p.of != nil {
 		p.of.pods = slices.DeleteFunc(p.of.pods, func(other *pod) bool { return other == p })

@@ -22,14 +22,14 @@ import (
 func (r *run) realChoice(t *testing.T, pod *v1.Pod) (node string, feasible int) {
 	t.Helper()
 	s := r.scheduler
-	if err := s.made.Cache.UpdateSnapshot(klog.Background(), s.snapshot); err != nil {
+	if err := s.Made.Cache.UpdateSnapshot(klog.Background(), s.Snapshot); err != nil {
 		t.Fatal(err)
 	}
 	info, err := framework.NewPodInfo(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, err := s.made.SchedulePod(s.ctx, s.framework, framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: info})
+	result, err := s.Made.SchedulePod(t.Context(), s.Framework, framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: info})
 	if fit := new(framework.FitError); errors.As(err, &fit) {
 		return "", 0
 	} else if err != nil {
@@ -42,24 +42,24 @@ func (r *run) realChoice(t *testing.T, pod *v1.Pod) (node string, feasible int) 
 func (r *run) scores(t *testing.T, pod *v1.Pod) map[string]int64 {
 	t.Helper()
 	s := r.scheduler
-	all, err := s.snapshot.NodeInfos().List()
+	all, err := s.Snapshot.NodeInfos().List()
 	if err != nil {
 		t.Fatal(err)
 	}
 	state := framework.NewCycleState()
-	if _, status, _ := s.framework.RunPreFilterPlugins(s.ctx, state, pod); status.IsRejected() {
+	if _, status, _ := s.Framework.RunPreFilterPlugins(t.Context(), state, pod); status.IsRejected() {
 		return nil
 	}
 	fit := all[:0:0]
 	for _, n := range all {
-		if s.framework.RunFilterPlugins(s.ctx, state, pod, n).IsSuccess() {
+		if s.Framework.RunFilterPlugins(t.Context(), state, pod, n).IsSuccess() {
 			fit = append(fit, n)
 		}
 	}
-	if status := s.framework.RunPreScorePlugins(s.ctx, state, pod, fit); !status.IsSuccess() {
+	if status := s.Framework.RunPreScorePlugins(t.Context(), state, pod, fit); !status.IsSuccess() {
 		t.Fatal(status)
 	}
-	list, status := s.framework.RunScorePlugins(s.ctx, state, pod, fit)
+	list, status := s.Framework.RunScorePlugins(t.Context(), state, pod, fit)
 	if !status.IsSuccess() {
 		t.Fatal(status)
 	}
@@ -82,7 +82,7 @@ func TestChoosesAsKubeScheduler(t *testing.T) {
 				check := func(p *pod) {
 					real, _ := r.realChoice(t, p.object)
 					scores := r.scores(t, p.object)
-					ours, err := r.scheduler.schedule(p.object)
+					ours, err := r.scheduler.Schedule(p.object)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -174,7 +174,7 @@ func TestLooksForAsManyNodes(t *testing.T) {
 				if policy == "greedy" && want != n {
 					t.Errorf("%s, %d nodes: kube-scheduler looks for %d", policy, n, want)
 				}
-				if got := r.scheduler.enough(n); got != want {
+				if got := r.scheduler.Enough(n); got != want {
 					t.Errorf("%s, %d nodes: we look for %d, kube-scheduler for %d", policy, n, got, want)
 				}
 			}
@@ -186,16 +186,16 @@ func TestLooksForAsManyNodes(t *testing.T) {
 func TestNodesTakeTurns(t *testing.T) {
 	r := begin(t, "default", &workload.Plan{Nodes: nodesOf(250), Images: []dataset.Image{imageOf("a", "a", 1)}}, nil)
 	s := r.scheduler
-	if err := s.made.Cache.UpdateSnapshot(klog.Background(), s.snapshot); err != nil {
+	if err := s.Made.Cache.UpdateSnapshot(klog.Background(), s.Snapshot); err != nil {
 		t.Fatal(err)
 	}
-	all, err := s.snapshot.NodeInfos().List()
+	all, err := s.Snapshot.NodeInfos().List()
 	if err != nil {
 		t.Fatal(err)
 	}
 	pod, seen := r.newPod("a", "", 100, 1, false, "").object, map[string]int{}
 	for range 5 { // 120 nodes each
-		found, err := s.filter(framework.NewCycleState(), pod, all)
+		found, err := s.Filter(framework.NewCycleState(), pod, all)
 		if err != nil || len(found) != 120 {
 			t.Fatalf("%d nodes, %v", len(found), err)
 		}
@@ -216,7 +216,7 @@ func TestTies(t *testing.T) {
 	count := map[string]int{}
 	pod := r.newPod("a", "", 100, 1, false, "").object
 	for range 2000 {
-		node, err := r.scheduler.schedule(pod)
+		node, err := r.scheduler.Schedule(pod)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,8 +235,8 @@ func (r *run) forget(t *testing.T, pod *v1.Pod, node string) {
 	t.Helper()
 	assumed := pod.DeepCopy()
 	assumed.Spec.NodeName = node
-	r.scheduler.framework.RunReservePluginsUnreserve(r.scheduler.ctx, framework.NewCycleState(), assumed, node)
-	if err := r.scheduler.made.Cache.ForgetPod(klog.Background(), assumed); err != nil {
+	r.scheduler.Framework.RunReservePluginsUnreserve(t.Context(), framework.NewCycleState(), assumed, node)
+	if err := r.scheduler.Made.Cache.ForgetPod(klog.Background(), assumed); err != nil {
 		t.Fatal(err)
 	}
 }

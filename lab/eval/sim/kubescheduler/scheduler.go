@@ -1,4 +1,5 @@
-package sim
+// Package kubescheduler runs the real kube-scheduler in virtual time, without an apiserver.
+package kubescheduler
 
 import (
 	"context"
@@ -26,27 +27,27 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 )
 
-// kubeScheduler is the real kube-scheduler with one profile, set up as in its
-// program, with two differences. This package delivers events to its handlers
+// Scheduler is the real kube-scheduler with one profile, set up as in its
+// program, with two differences. The caller delivers events to its handlers
 // and replaces its queue and its workers, so that the same seed gives the same
 // result. And there is no apiserver.
-type kubeScheduler struct {
+type Scheduler struct {
 	ctx       context.Context //nolint:containedctx // of the run: it ends what New started
-	made      *scheduler.Scheduler
-	snapshot  *schedulercache.Snapshot
-	framework framework.Framework
-	nodes     *informer
-	pods      *informer
-	sets      cache.Indexer // ReplicaSets
+	Made      *scheduler.Scheduler
+	Snapshot  *schedulercache.Snapshot
+	Framework framework.Framework
+	Nodes     *Informer
+	Pods      *Informer
+	Sets      cache.Indexer // ReplicaSets
 	random    *rand.Rand
 	// next is the first node to look at, as in kube-scheduler.
 	next int
-	// choose, if set, replaces the scores.
-	choose func(pod *v1.Pod, nodes []fwk.NodeInfo) int
+	// Choose, if set, replaces the scores.
+	Choose func(pod *v1.Pod, nodes []fwk.NodeInfo) int
 }
 
-// informer is an informer that this package feeds.
-type informer struct {
+// Informer is an informer that this package feeds.
+type Informer struct {
 	cache.SharedIndexInformer
 	handlers []cache.ResourceEventHandler
 }
@@ -59,14 +60,14 @@ type synced struct {
 
 func (synced) HasSynced() bool { return true }
 
-func (i *informer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+func (i *Informer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	i.handlers = append(i.handlers, h)
 	registration, err := i.SharedIndexInformer.AddEventHandler(cache.ResourceEventHandlerFuncs{})
 	return synced{registration}, err
 }
 
-// set delivers that an object was added, or has changed from old.
-func (i *informer) set(old, object runtime.Object) error {
+// Set delivers that an object was added, or has changed from old.
+func (i *Informer) Set(old, object runtime.Object) error {
 	if err := i.GetIndexer().Update(object); err != nil {
 		return err
 	}
@@ -80,8 +81,8 @@ func (i *informer) set(old, object runtime.Object) error {
 	return nil
 }
 
-// drop delivers that an object was deleted.
-func (i *informer) drop(object runtime.Object) error {
+// Drop delivers that an object was deleted.
+func (i *Informer) Drop(object runtime.Object) error {
 	if err := i.GetIndexer().Delete(object); err != nil {
 		return err
 	}
@@ -91,9 +92,9 @@ func (i *informer) drop(object runtime.Object) error {
 	return nil
 }
 
-// startScheduler makes a kube-scheduler from a KubeSchedulerConfiguration with
+// Start makes a kube-scheduler from a KubeSchedulerConfiguration with
 // one profile.
-func startScheduler(ctx context.Context, configuration string, plugins frameworkruntime.Registry, random *rand.Rand) (*kubeScheduler, error) {
+func Start(ctx context.Context, configuration string, plugins frameworkruntime.Registry, random *rand.Rand) (*Scheduler, error) {
 	object, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(configuration), nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", configuration, err)
@@ -102,19 +103,19 @@ func startScheduler(ctx context.Context, configuration string, plugins framework
 	if !ok || len(c.Profiles) != 1 {
 		return nil, fmt.Errorf("configuration %s: want a KubeSchedulerConfiguration with one profile", configuration)
 	}
-	s := &kubeScheduler{ctx: ctx, random: random}
+	s := &Scheduler{ctx: ctx, random: random}
 	client := fake.NewClientset()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	factory.InformerFor(&v1.Node{}, func(client clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
-		s.nodes = &informer{SharedIndexInformer: coreinformers.NewNodeInformer(client, resync, cache.Indexers{})}
-		return s.nodes
+		s.Nodes = &Informer{SharedIndexInformer: coreinformers.NewNodeInformer(client, resync, cache.Indexers{})}
+		return s.Nodes
 	})
 	factory.InformerFor(&v1.Pod{}, func(client clientset.Interface, resync time.Duration) cache.SharedIndexInformer {
-		s.pods = &informer{SharedIndexInformer: coreinformers.NewPodInformer(client, v1.NamespaceAll, resync,
+		s.Pods = &Informer{SharedIndexInformer: coreinformers.NewPodInformer(client, v1.NamespaceAll, resync,
 			cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})}
-		return s.pods
+		return s.Pods
 	})
-	s.sets = factory.Apps().V1().ReplicaSets().Informer().GetIndexer()
+	s.Sets = factory.Apps().V1().ReplicaSets().Informer().GetIndexer()
 
 	recorders := profile.RecorderFactory(func(string) events.EventRecorderLogger { return &events.FakeRecorder{} })
 	made, err := scheduler.New(ctx, client, factory, nil, recorders,
@@ -126,26 +127,26 @@ func startScheduler(ctx context.Context, configuration string, plugins framework
 	if err != nil {
 		return nil, err
 	}
-	s.made = made
-	s.framework = made.Profiles[c.Profiles[0].SchedulerName]
-	if s.snapshot, ok = s.framework.SnapshotSharedLister().(*schedulercache.Snapshot); !ok {
+	s.Made = made
+	s.Framework = made.Profiles[c.Profiles[0].SchedulerName]
+	if s.Snapshot, ok = s.Framework.SnapshotSharedLister().(*schedulercache.Snapshot); !ok {
 		return nil, errors.New("the framework has no snapshot of kube-scheduler's")
 	}
 	return s, nil
 }
 
-// schedule places a pod: node is empty if none fits.
-func (s *kubeScheduler) schedule(pod *v1.Pod) (node string, err error) {
+// Schedule places a pod: node is empty if none fits.
+func (s *Scheduler) Schedule(pod *v1.Pod) (node string, err error) {
 	logger := klog.FromContext(s.ctx)
-	if err := s.made.Cache.UpdateSnapshot(logger, s.snapshot); err != nil {
+	if err := s.Made.Cache.UpdateSnapshot(logger, s.Snapshot); err != nil {
 		return "", err
 	}
-	all, err := s.snapshot.NodeInfos().List()
+	all, err := s.Snapshot.NodeInfos().List()
 	if err != nil || len(all) == 0 {
 		return "", err
 	}
 	state := framework.NewCycleState()
-	feasible, err := s.filter(state, pod, all)
+	feasible, err := s.Filter(state, pod, all)
 	if err != nil || len(feasible) == 0 {
 		return "", err
 	}
@@ -160,34 +161,34 @@ func (s *kubeScheduler) schedule(pod *v1.Pod) (node string, err error) {
 }
 
 // assume notes that a pod was placed.
-func (s *kubeScheduler) assume(state fwk.CycleState, pod *v1.Pod) error {
-	if err := s.made.Cache.AssumePod(klog.FromContext(s.ctx), pod); err != nil {
+func (s *Scheduler) assume(state fwk.CycleState, pod *v1.Pod) error {
+	if err := s.Made.Cache.AssumePod(klog.FromContext(s.ctx), pod); err != nil {
 		return err
 	}
-	if status := s.framework.RunReservePluginsReserve(s.ctx, state, pod, pod.Spec.NodeName); !status.IsSuccess() {
+	if status := s.Framework.RunReservePluginsReserve(s.ctx, state, pod, pod.Spec.NodeName); !status.IsSuccess() {
 		return status.AsError()
 	}
 	return nil
 }
 
-// filter returns nodes on which a pod fits, as many as kube-scheduler looks
+// Filter returns nodes on which a pod fits, as many as kube-scheduler looks
 // for.
-func (s *kubeScheduler) filter(state fwk.CycleState, pod *v1.Pod, all []fwk.NodeInfo) ([]fwk.NodeInfo, error) {
-	result, status, _ := s.framework.RunPreFilterPlugins(s.ctx, state, pod)
+func (s *Scheduler) Filter(state fwk.CycleState, pod *v1.Pod, all []fwk.NodeInfo) ([]fwk.NodeInfo, error) {
+	result, status, _ := s.Framework.RunPreFilterPlugins(s.ctx, state, pod)
 	if !status.IsSuccess() {
 		if status.IsRejected() {
 			return nil, nil
 		}
 		return nil, status.AsError()
 	}
-	wanted := s.enough(len(all))
+	wanted := s.Enough(len(all))
 	feasible := make([]fwk.NodeInfo, 0, wanted)
 	seen := map[fwk.NodeInfo]bool{}
 	look := func(n fwk.NodeInfo) error {
 		if seen[n] || !result.AllNodes() && !result.NodeNames.Has(n.Node().Name) {
 			return nil
 		}
-		switch status := s.framework.RunFilterPlugins(s.ctx, state, pod, n); {
+		switch status := s.Framework.RunFilterPlugins(s.ctx, state, pod, n); {
 		case status.IsSuccess():
 			feasible = append(feasible, n)
 		case !status.IsRejected():
@@ -215,25 +216,25 @@ func (s *kubeScheduler) filter(state fwk.CycleState, pod *v1.Pod, all []fwk.Node
 
 // preferred returns the nodes that a plugin wants to be looked at first, as the patched
 // kube-scheduler does: see pkg/scheduler/preferred_nodes.go there.
-func (s *kubeScheduler) preferred(state fwk.CycleState) (nodes []fwk.NodeInfo) {
+func (s *Scheduler) preferred(state fwk.CycleState) (nodes []fwk.NodeInfo) {
 	data, err := state.Read("layerlocality.io/preferred-nodes")
 	if err != nil {
 		return nil
 	}
 	for _, name := range data.(interface{ PreferredNodes() []string }).PreferredNodes() {
-		if n, err := s.snapshot.NodeInfos().Get(name); err == nil {
+		if n, err := s.Snapshot.NodeInfos().Get(name); err == nil {
 			nodes = append(nodes, n)
 		}
 	}
 	return nodes
 }
 
-// enough is the number of feasible nodes at which kube-scheduler stops looking:
+// Enough is the number of feasible nodes at which kube-scheduler stops looking:
 // see numFeasibleNodesToFind in k8s.io/kubernetes/pkg/scheduler/schedule_one.go.
-func (s *kubeScheduler) enough(nodes int) int {
+func (s *Scheduler) Enough(nodes int) int {
 	const least, leastPercent = 100, 5
 	percent := 0
-	if p := s.framework.PercentageOfNodesToScore(); p != nil {
+	if p := s.Framework.PercentageOfNodesToScore(); p != nil {
 		percent = int(*p)
 	}
 	if percent == 0 {
@@ -244,17 +245,17 @@ func (s *kubeScheduler) enough(nodes int) int {
 
 // best returns the index of the node with the highest score. In a tie, chance
 // decides.
-func (s *kubeScheduler) best(state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (int, error) {
+func (s *Scheduler) best(state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (int, error) {
 	if len(nodes) == 1 {
 		return 0, nil
 	}
-	if s.choose != nil {
-		return s.choose(pod, nodes), nil
+	if s.Choose != nil {
+		return s.Choose(pod, nodes), nil
 	}
-	if status := s.framework.RunPreScorePlugins(s.ctx, state, pod, nodes); !status.IsSuccess() {
+	if status := s.Framework.RunPreScorePlugins(s.ctx, state, pod, nodes); !status.IsSuccess() {
 		return 0, status.AsError()
 	}
-	scores, status := s.framework.RunScorePlugins(s.ctx, state, pod, nodes)
+	scores, status := s.Framework.RunScorePlugins(s.ctx, state, pod, nodes)
 	if !status.IsSuccess() {
 		return 0, status.AsError()
 	}
