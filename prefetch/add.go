@@ -67,6 +67,11 @@ func Add(ctx context.Context, mgr manager.Manager, options Options) (*Cluster, e
 		return nil, err
 	}
 	r.events = mgr.GetEventRecorder("layer-prefetcher")
+	for _, kind := range r.kinds { // before the manager starts: a kind that may not be watched stops all, and not one worker at its first object
+		if _, err := mgr.GetCache().GetInformer(ctx, emptyOf(kind)); err != nil {
+			return nil, fmt.Errorf("watching %s of %s: %w", kind.Kind, kind.GroupVersion(), err)
+		}
+	}
 	err = ctrl.NewControllerManagedBy(mgr).Named("imageprefetch").
 		WithOptions(controller.Options{NewQueue: inTurns(func(r ctrl.Request) string { return r.Namespace })}).
 		For(&v1alpha1.ImagePrefetch{}).Owns(&corev1.Pod{}).

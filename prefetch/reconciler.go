@@ -117,6 +117,11 @@ func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (
 	}
 	hasPods := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })
 	if invalid.error != nil {
+		if status.CompletionTime != nil { // what came before is of use or not
+			if err := r.judge(object, t, w, now); err != nil {
+				return 0, err
+			}
+		}
 		if _, err := r.finish(ctx, object, pods, v1alpha1.ReasonInvalid, invalid.Error()); err != nil {
 			return 0, err
 		}
@@ -310,6 +315,7 @@ func (r *Reconciler) account(object *v1alpha1.ImagePrefetch, node string, bytes 
 // judge finds out which nodes' bytes pods have used, and which were wasted.
 func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, w *workload, now time.Time) error {
 	var pods []*corev1.Pod
+	measured := map[string]func(node string) int64{} // by the names of images
 	object.Status.BytesSaved = 0
 	source := sourceOf(object)
 	for i := range object.Status.Nodes {
@@ -331,7 +337,13 @@ func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, w *workloa
 			if err != nil {
 				return err
 			}
-			n.UsedBytes = max(n.UsedBytes, usedBytes(n, t.images, pods, func(images []imageref.PodImage) int64 { return r.cluster.measure(images).total(n.Name) }))
+			n.UsedBytes = max(n.UsedBytes, usedBytes(n, t.images, pods, func(images []imageref.PodImage) int64 {
+				key := strings.Join(names(images), " ")
+				if measured[key] == nil {
+					measured[key] = r.cluster.measure(images).total
+				}
+				return measured[key](n.Name)
+			}))
 		}
 		n.Wasted = n.Wasted || n.UsedBytes < n.Bytes && (old || r.expired(object, now))
 		object.Status.BytesSaved += n.UsedBytes

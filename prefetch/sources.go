@@ -102,14 +102,23 @@ func (s *sources) addTo(ctx context.Context, mgr manager.Manager) error {
 	}
 	b := builder.TypedControllerManagedBy[cause](mgr).Named("prefetchsources").
 		WithOptions(controller.TypedOptions[cause]{NewQueue: inTurns(func(c cause) string { return c.namespace })})
-	follow := func(informer crcache.Informer, see func(object any) []cause, gone func(object any)) {
+	follow := func(informer crcache.Informer, see func(object any) []cause, gone func(before, now any)) {
 		b.WatchesRawSource(source.TypedFunc[cause](func(_ context.Context, queue workqueue.TypedRateLimitingInterface[cause]) error {
 			add := func(object any) {
 				for _, c := range see(object) {
 					queue.Add(c)
 				}
 			}
-			_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, object any) { add(object) }, DeleteFunc: gone})
+			if gone == nil {
+				gone = func(any, any) {}
+			}
+			_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+				AddFunc: add, DeleteFunc: func(object any) { gone(object, nil) },
+				UpdateFunc: func(before, object any) {
+					gone(before, object)
+					add(object)
+				},
+			})
 			return err
 		}))
 	}
@@ -165,19 +174,25 @@ func (s *sources) confirm(object any) (moved []cause) {
 	return moved
 }
 
-// forget drops the tags that a deleted object had last.
-func (s *sources) forget(object any) {
-	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = unknown.Obj
+// forget drops the tags that an object had last and does not have now; nil if it is deleted.
+func (s *sources) forget(before, now any) {
+	if unknown, ok := before.(cache.DeletedFinalStateUnknown); ok {
+		before = unknown.Obj
 	}
-	m, ok := object.(*v1alpha1.ImageManifest)
+	left := map[string]bool{}
+	if m, ok := now.(*v1alpha1.ImageManifest); ok {
+		for _, ref := range m.Status.References {
+			left[ref.Name] = true
+		}
+	}
+	m, ok := before.(*v1alpha1.ImageManifest)
 	if !ok {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ref := range m.Status.References {
-		if s.tags[ref.Name].digest == ref.Digest {
+		if s.tags[ref.Name].digest == ref.Digest && !left[ref.Name] {
 			delete(s.tags, ref.Name)
 		}
 	}

@@ -235,7 +235,7 @@ func TestConfirm(t *testing.T) {
 	} {
 		var moved []string
 		if step.gone {
-			s.forget(cache.DeletedFinalStateUnknown{Obj: step.object})
+			s.forget(cache.DeletedFinalStateUnknown{Obj: step.object}, nil)
 		} else {
 			for _, c := range s.confirm(step.object) {
 				moved = append(moved, c.name)
@@ -243,6 +243,26 @@ func TestConfirm(t *testing.T) {
 		}
 		if !slices.Equal(moved, step.moved) {
 			t.Errorf("%s: moved %q, want %q", step.what, moved, step.moved)
+		}
+	}
+	// An object that stays drops a name.
+	s.confirm(manifest("c", 9, tag, other))
+	s.forget(manifest("c", 9, tag, other), manifest("c", 9, tag))
+	if _, left := s.tags[other]; left || s.tags[tag].digest != "c" {
+		t.Errorf("tags %v, want %s alone", s.tags, tag)
+	}
+}
+
+// TestDefaultPolicy: the apiserver defaults no templates of kinds that it does not know.
+func TestDefaultPolicy(t *testing.T) {
+	for image, want := range map[string]corev1.PullPolicy{
+		"app": corev1.PullAlways, "app:latest": corev1.PullAlways, "app:1": corev1.PullIfNotPresent, "app:latest@sha256:" + strings.Repeat("a", 64): corev1.PullIfNotPresent,
+	} {
+		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{
+			map[string]any{"name": "unset", "image": image}, map[string]any{"name": "set", "image": image, "imagePullPolicy": "Never"},
+		}}}}}}
+		if c := workloadOf(o).template.Containers; len(c) != 2 || c[0].ImagePullPolicy != want || c[1].ImagePullPolicy != corev1.PullNever {
+			t.Errorf("%s: %+v, want %s", image, c, want)
 		}
 	}
 }

@@ -58,6 +58,12 @@ func workloadOf(o *unstructured.Unstructured) *workload {
 	w := &workload{Unstructured: o, replicas: 1}
 	if found := podtemplate.In(o.Object); len(found) > 0 {
 		w.template = found[0].Template.Spec
+		for _, containers := range [][]corev1.Container{w.template.InitContainers, w.template.Containers} {
+			for i := range containers {
+				c := &containers[i]
+				c.ImagePullPolicy = cmp.Or(c.ImagePullPolicy, defaultPolicy(c.Image))
+			}
+		}
 	}
 	selector, _, _ := unstructured.NestedMap(o.Object, "spec", "selector")
 	of := &metav1.LabelSelector{}
@@ -70,6 +76,15 @@ func workloadOf(o *unstructured.Unstructured) *workload {
 		}
 	}
 	return w
+}
+
+// defaultPolicy returns the pull policy that the apiserver gives a container without one: SetDefaults_Container in
+// k8s.io/kubernetes/pkg/apis/core/v1. It does not look into templates of other kinds than its own.
+func defaultPolicy(image string) corev1.PullPolicy {
+	if full, err := imageref.Full(image); err == nil && strings.HasSuffix(full.String(), ":latest") {
+		return corev1.PullAlways
+	}
+	return corev1.PullIfNotPresent
 }
 
 // getWorkload returns the workload of a name; nil if there is none.

@@ -33,9 +33,11 @@ type prefetched struct {
 	State string `json:"state"`
 	Bytes int64  `json:"bytes"`
 	// UsedBytes are those of images that pods there used.
-	UsedBytes int64     `json:"usedBytes,omitempty"`
-	Since     time.Time `json:"since"`
-	Message   string    `json:"message,omitempty"`
+	UsedBytes int64 `json:"usedBytes,omitempty"`
+	// WastedBytes are the others, once they are taken for wasted.
+	WastedBytes int64     `json:"wastedBytes,omitempty"`
+	Since       time.Time `json:"since"`
+	Message     string    `json:"message,omitempty"`
 }
 
 var prefetchColumns = []output.Column{
@@ -104,6 +106,9 @@ func prefetchedBy(objects []v1alpha1.ImagePrefetch, pods []*v1.Pod) []prefetched
 		before := len(all)
 		for _, n := range o.Status.Nodes {
 			one.Node, one.Bytes, one.UsedBytes, one.Since, one.Message, one.State = n.Name, n.Bytes, n.UsedBytes, n.Time.Time, n.Message, "Ready"
+			if one.WastedBytes = 0; n.Wasted {
+				one.WastedBytes = n.Bytes - n.UsedBytes
+			}
 			switch {
 			case n.Reason != "":
 				one.State = n.Reason
@@ -114,7 +119,7 @@ func prefetchedBy(objects []v1alpha1.ImagePrefetch, pods []*v1.Pod) []prefetched
 			}
 			all = append(all, one)
 		}
-		one.UsedBytes = 0
+		one.UsedBytes, one.WastedBytes = 0, 0
 		for _, pod := range pods {
 			if !metav1.IsControlledBy(pod, o) || slices.ContainsFunc(o.Status.Nodes, func(n v1alpha1.PrefetchedNode) bool {
 				return n.Name == pod.Annotations[v1alpha1.PrefetchNodeAnnotation] && !n.Time.Before(&pod.CreationTimestamp)
@@ -145,9 +150,7 @@ func prefetchTable(all []prefetched, namespaces bool, now time.Time) output.Answ
 		if p.State != v1alpha1.ReasonPulling {
 			moved += p.Bytes
 		}
-		if p.State == "Wasted" {
-			wasted += p.Bytes
-		}
+		wasted += p.WastedBytes
 		name, size := p.Name, ""
 		if namespaces {
 			name = p.Namespace + "/" + name

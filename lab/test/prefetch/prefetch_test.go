@@ -271,7 +271,7 @@ func TestTenants(t *testing.T) {
 			"{apiVersion: layerlocality.io/v1alpha1, kind: ImagePrefetch, metadata: {name: private}, spec: {images: [%q], nodeSelector: %s, %s}}", reference, crio, more)))
 		return complete(t, "the object of "+namespace+" has ended", func(p *v1alpha1.ImagePrefetch) bool { return p.Namespace == namespace })
 	}
-	object := ahead("other", "deadlineSeconds: 20")
+	object := ahead("other", "deadlineSeconds: 60")
 	if s := object.Status; s.NodesReady != 0 || len(s.Nodes) != len(verifies) || slices.ContainsFunc(s.Nodes, func(n v1alpha1.PrefetchedNode) bool { return !strings.Contains(n.Reason, "ImagePull") }) {
 		t.Errorf("without a secret: %+v", s)
 	}

@@ -1,4 +1,4 @@
-//go:build e2e
+//go:build e2e && !kubernetes1.35 && !kubernetes1.37
 
 package scheduler
 
@@ -15,8 +15,10 @@ import (
 	"github.com/layer-locality/layer-locality/lab/scenario"
 )
 
-// groupGates are the feature gates of pod groups.
-var groupGates = map[string]bool{"GenericWorkload": true, "GangScheduling": true, "TopologyAwareWorkloadScheduling": true}
+func init() {
+	groupGates = map[string]bool{"GenericWorkload": true, "GangScheduling": true, "TopologyAwareWorkloadScheduling": true}
+	groupArgs = []string{"--runtime-config=scheduling.k8s.io/v1alpha2=true"}
+}
 
 // TestGroup has groups of pods go to the rack of a node that has their image. Two nodes are in each rack.
 func TestGroup(t *testing.T) {

@@ -34,6 +34,12 @@ const (
 	settled = 75 * time.Second
 )
 
+// groupGates and groupArgs turn on pod groups, where TestGroup is compiled.
+var (
+	groupGates map[string]bool
+	groupArgs  []string
+)
+
 var (
 	c   *cluster.Cluster
 	lab *scenario.Lab
@@ -49,7 +55,7 @@ func TestMain(m *testing.M) {
 	config := cluster.Config{
 		Name: livetest.ClusterName("sched"), Nodes: 4, Bandwidth: bandwidth, Flavour: livetest.Flavour(),
 		Scheduler: schedulers,
-		APIServer: cluster.Component{FeatureGates: groupGates, Args: []string{"--runtime-config=scheduling.k8s.io/v1alpha2=true"}},
+		APIServer: cluster.Component{FeatureGates: groupGates, Args: groupArgs},
 		Kubelet: cluster.Component{Config: map[string]any{
 			// Ten times as often as usual, so that tests wait less.
 			"nodeStatusUpdateFrequency": "1s",

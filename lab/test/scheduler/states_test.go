@@ -124,6 +124,7 @@ func TestStatesThatLast(t *testing.T) {
 	}{
 		"volume": {func(s *corev1.PodSpec) {
 			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret.Name}}}}
+			s.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}} // else the kubelet does not wait for it
 		}, []string{"ContainerCreating"}, comes},
 		"configuration": {func(s *corev1.PodSpec) {
 			s.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: secret}}}
