@@ -44,8 +44,8 @@ func slimWorkload(o *unstructured.Unstructured) (any, error) {
 		Tolerations: w.template.Tolerations[:min(len(w.template.Tolerations), maxTolerations)],
 	}}
 	for _, image := range pulledImages(&w.template) {
-		if c := template.Spec.Containers; len(image.Name) <= maxName && len(c) < maxImages {
-			template.Spec.Containers = append(c, corev1.Container{Image: image.Name, ImagePullPolicy: image.PullPolicy})
+		if len(image.Name) <= maxName && len(template.Spec.Containers) < maxImages {
+			template.Spec.Containers = append(template.Spec.Containers, corev1.Container{Image: image.Name, ImagePullPolicy: image.PullPolicy})
 		}
 	}
 	of, err := runtime.DefaultUnstructuredConverter.ToUnstructured(template)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -27,7 +28,9 @@ func TestProbes(t *testing.T) {
 		if err != nil {
 			return 0, "", err
 		}
-		return response.StatusCode, "", response.Body.Close()
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return response.StatusCode, string(text), err
 	}
 	ready(t, func() (int, string, error) { return ask("127.0.0.1", "/readyz") })
 	addresses := map[string]bool{"127.0.0.1": true, "127.9.9.9": true}
