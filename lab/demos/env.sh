@@ -97,6 +97,7 @@ scheduler_config() {
   local) "$DEMOS_BIN/localcluster" --dir "$DEMOS_DIR" restart-scheduler --config "$1" ;;
   kind)
     file=$(scheduler_arguments | sed -n 's/^--config=//p')
+    # shellcheck disable=SC2016 # it expands there
     "$DEMOS_ENGINE" cp "$1" "$CONTROL:$file" >/dev/null &&
       # Static: the kubelet starts it again.
       on "$CONTROL" sh -c 'crictl stop "$(crictl ps -q --name kube-scheduler)"' >/dev/null &&

@@ -5,6 +5,7 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -54,7 +55,7 @@ func TestGroups(t *testing.T) {
 	ask := func(query string, answer any) {
 		t.Helper()
 		recorder := httptest.NewRecorder()
-		factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest("GET", layerlocality.DebugPath+"?"+query, nil))
+		factory.DebugHandler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, layerlocality.DebugPath+"?"+query, nil))
 		if err := json.Unmarshal(recorder.Body.Bytes(), answer); err != nil {
 			t.Fatalf("%s: %s, %v", query, recorder.Body, err)
 		}

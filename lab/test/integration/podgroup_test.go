@@ -41,8 +41,8 @@ func TestQosAwareGang(t *testing.T) {
 	if _, err := c.ClientSet.SchedulingV1alpha2().PodGroups(c.NS.Name).Create(c.Ctx, st.MakePodGroup().Name("gang").MinCount(2).Obj(), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	member := func(name string) *v1.Pod {
-		return c.pod(name, "0.3", func(p *v1.Pod) {
+	member := func(name string) {
+		c.pod(name, "0.3", func(p *v1.Pod) {
 			p.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: ptr.To("gang")}
 			p.Annotations[ledger.AnnotationMeasuring] = "concurrent"
 			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)}}

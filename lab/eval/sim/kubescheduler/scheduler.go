@@ -60,6 +60,7 @@ type synced struct {
 
 func (synced) HasSynced() bool { return true }
 
+// AddEventHandler has a handler get what Set and Drop deliver.
 func (i *Informer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	i.handlers = append(i.handlers, h)
 	registration, err := i.SharedIndexInformer.AddEventHandler(cache.ResourceEventHandlerFuncs{})
