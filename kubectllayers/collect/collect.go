@@ -429,14 +429,18 @@ func (c *Cluster) Snapshot(ctx context.Context) (*locality.Snapshot, error) {
 	if c.snapshot != nil {
 		return c.snapshot, nil
 	}
+	slices.SortFunc(c.Nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
+	var err error
+	c.snapshot, err = c.snapshotOf(ctx, locality.Moment{Nodes: c.Nodes, Pods: c.Pods, Reports: c.Reports.Report})
+	return c.snapshot, err
+}
+
+// snapshotOf returns a Snapshot with default arguments and the ImageManifests.
+func (c *Cluster) snapshotOf(ctx context.Context, m locality.Moment) (*locality.Snapshot, error) {
 	args, err := defaultArgs()
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(c.Nodes, func(a, b *v1.Node) int { return strings.Compare(a.Name, b.Name) })
-	c.snapshot = locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{
-		Args: args, Nodes: c.Nodes, Pods: c.Pods, Images: []locality.ManifestSource{c.Manifests}, Reports: c.Reports.Report,
-		Clock: stopped{c.Now},
-	})
-	return c.snapshot, nil
+	m.Args, m.Images, m.Clock = args, []locality.ManifestSource{c.Manifests}, stopped{c.Now}
+	return locality.NewSnapshot(ctx, "default-scheduler", m), nil
 }

@@ -24,7 +24,7 @@ type wanted struct {
 // returns nil if the ImageManifests lack one of these images for a node's platform, as its layers are then those that
 // any node reports. Nodes, pods and ImageManifests have to be there.
 func (c *Cluster) wantedBy(ctx context.Context, pods []*v1.Pod) *wanted {
-	args, err := defaultArgs()
+	known, err := c.snapshotOf(ctx, locality.Moment{})
 	if err != nil {
 		return nil // Snapshot returns it
 	}
@@ -39,7 +39,6 @@ func (c *Cluster) wantedBy(ctx context.Context, pods []*v1.Pod) *wanted {
 		platforms[nodestatus.Platform(node)] = true
 	}
 	w := &wanted{layers: map[string]bool{}, names: map[string]bool{}}
-	known := locality.NewSnapshot(ctx, "default-scheduler", locality.Moment{Args: args, Images: []locality.ManifestSource{c.Manifests}, Clock: stopped{c.Now}})
 	for _, image := range known.Wanted(pods...) {
 		for platform := range platforms {
 			if !slices.ContainsFunc(image.Manifests, func(m index.Manifest) bool { return m.Platform == platform || m.Platform == index.Platform{} }) {

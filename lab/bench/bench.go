@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -34,6 +35,16 @@ func (p *Progress) Logf(format string, args ...any) {
 	if p.w != nil {
 		fmt.Fprintf(p.w, "%6.1f s  %s\n", time.Since(p.begin).Seconds(), fmt.Sprintf(format, args...))
 	}
+}
+
+// InTurns returns the sides that are compared in the order of a round, the first of which is 0: A B C, C B A, and so on. A
+// drift of the machine affects all alike.
+func InTurns[Side any](round int, sides []Side) []Side {
+	order := slices.Clone(sides)
+	if round%2 == 1 {
+		slices.Reverse(order)
+	}
+	return order
 }
 
 // WriteJSON writes a value to a file, and creates the file's folder.

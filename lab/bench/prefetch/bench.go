@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -90,12 +89,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	result := &Result{Config: c, Started: time.Now().UTC().Truncate(time.Second)}
 	for round := range c.Rounds {
-		// A B C C B A: a drift of the machine affects all alike.
-		order := slices.Clone(Sides)
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for _, side := range order {
+		for _, side := range bench.InTurns(round, Sides) {
 			turn, err := c.run(ctx, round+1, side)
 			if err != nil {
 				return result, fmt.Errorf("round %d, %s: %w", round+1, side, err)
@@ -111,10 +105,6 @@ func (c *Config) run(ctx context.Context, round int, side Side) (_ *Turn, err er
 	if err != nil {
 		return nil, err
 	}
-	// The registry appends to the log that bytes are counted in.
-	if err := os.RemoveAll(logDir); err != nil {
-		return nil, err
-	}
 	profile, more := scenario.Recommended(scenario.Layers, nil), []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*"}})}
 	switch side {
 	case Stock:
@@ -123,22 +113,14 @@ func (c *Config) run(ctx context.Context, round int, side Side) (_ *Turn, err er
 		more = append(more, addons.Prefetcher(cluster.Component{Args: []string{"--sources=template"}}))
 	}
 	c.Logf("round %d, %s: starting %d nodes", round, side, c.Nodes)
-	running, err := cluster.Start(ctx, cluster.Config{
+	lab, running, stop, err := scenario.StartCluster(ctx, cluster.Config{
 		Name: "bench-prefetch", LogDir: logDir, Nodes: c.Nodes, Bandwidth: c.Bandwidth, Flavour: cluster.Patched,
 		Scheduler: cluster.Component{Config: map[string]any{"profiles": []map[string]any{profile}}}, Addons: more,
 	})
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
-		defer cancel()
-		err = errors.Join(err, running.Stop(cleanup))
-	}()
-	lab, err := scenario.NewLab(running)
-	if err != nil {
-		return nil, err
-	}
+	defer func() { err = errors.Join(err, stop()) }()
 	var versions [2]*images.Pushed
 	for i := range versions {
 		if versions[i], err = scenario.PushOnBase(ctx, running, fmt.Sprintf("%s:v%d", app, i+1), images.Layer{Name: app + "-base", Size: c.BaseBytes}, c.OwnBytes); err != nil {

@@ -9,10 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/layer-locality/layer-locality/lab/bench"
@@ -168,12 +166,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		len(drawn), len(all), source, 100*result.Shared.Drawn, 100*result.Shared.Source)
 
 	for round := range c.Rounds {
-		// A B B A: a drift of the machine affects both alike.
-		order := slices.Clone(Sides)
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for _, side := range order {
+		for _, side := range bench.InTurns(round, Sides) {
 			run, err := c.run(ctx, round+1, side, models, result)
 			if err != nil {
 				return nil, fmt.Errorf("round %d, %s: %w", round+1, side, err)
@@ -196,13 +189,9 @@ func (c *Config) run(ctx context.Context, round int, side Side, models []model, 
 	if err != nil {
 		return nil, err
 	}
-	// The registry appends to the log that bytes are counted in.
-	if err := os.RemoveAll(logDir); err != nil {
-		return nil, err
-	}
 	profile, more := side.components()
 	c.Logf("round %d, %s: starting %d nodes", round, side, c.Nodes)
-	running, err := cluster.Start(ctx, cluster.Config{
+	lab, running, stop, err := scenario.StartCluster(ctx, cluster.Config{
 		Name:      "bench-startup",
 		LogDir:    logDir,
 		Nodes:     c.Nodes,
@@ -216,15 +205,7 @@ func (c *Config) run(ctx context.Context, round int, side Side, models []model, 
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
-		defer cancel()
-		err = errors.Join(err, running.Stop(cleanup))
-	}()
-	lab, err := scenario.NewLab(running)
-	if err != nil {
-		return nil, err
-	}
+	defer func() { err = errors.Join(err, stop()) }()
 	c.Logf("pushing the images")
 	images, err := push(ctx, running.Registry().Address, models)
 	if err != nil {

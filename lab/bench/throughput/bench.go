@@ -179,12 +179,7 @@ func Run(ctx context.Context, config Config) (*Result, error) {
 				continue
 			}
 			for round := 0; round < b.Rounds || round < b.MaxRounds && mostSpread(result.Measurements[first:], sides) > b.MaxSpread; round++ {
-				// A B B A: a drift of the machine affects all alike.
-				profiles := append([]string{defaultProfile}, sides...)
-				if round%2 == 1 {
-					slices.Reverse(profiles)
-				}
-				for _, profile := range profiles {
+				for _, profile := range bench.InTurns(round, append([]string{defaultProfile}, sides...)) {
 					m, err := b.measure(ctx, Measurement{Workload: workload, Profile: profile, Nodes: nodes, Pods: b.pods(workload, nodes)}, round)
 					if err != nil {
 						if len(result.Measurements) == 0 {

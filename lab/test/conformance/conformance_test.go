@@ -163,7 +163,7 @@ func run(t *testing.T, flavour cluster.Flavour, root string, skips []suites.Skip
 		return r
 	}
 	ctx := t.Context()
-	c := start(ctx, t, flavour)
+	c := start(t, flavour)
 	push(ctx, t, c, root)
 	deploy(ctx, t, c)
 
@@ -239,7 +239,7 @@ func environment(t *testing.T, c *cluster.Cluster) []string {
 }
 
 // start starts a cluster as conformance tests want it.
-func start(ctx context.Context, t *testing.T, flavour cluster.Flavour) *cluster.Cluster {
+func start(t *testing.T, flavour cluster.Flavour) *cluster.Cluster {
 	t.Helper()
 	name := "conformance"
 	dir := folder.Default(name)
@@ -248,7 +248,7 @@ func start(ctx context.Context, t *testing.T, flavour cluster.Flavour) *cluster.
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := livetest.Start(ctx, cluster.Config{
+	return livetest.StartFor(t, cluster.Config{
 		Name: name, Dir: dir, LogDir: logs, Nodes: nodes, Flavour: flavour, Logf: t.Logf,
 		APIServer: cluster.Component{Args: []string{
 			// Extension apiservers. No service works on the control plane's machine, so they are reached by their pods.
@@ -259,17 +259,6 @@ func start(ctx context.Context, t *testing.T, flavour cluster.Flavour) *cluster.
 		Kubelet: cluster.Component{Config: map[string]any{"clusterDNS": []string{"10.96.0.10"}, "clusterDomain": "cluster.local"}},
 		Runtime: cluster.Component{Config: map[string]any{"crio": map[string]any{"runtime": map[string]any{"disable_hostport_mapping": false}}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cleanup, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		if err := c.Stop(cleanup); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
 }
 
 // deploy deploys kube-proxy and CoreDNS, and waits for them.

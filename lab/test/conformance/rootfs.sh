@@ -12,18 +12,18 @@ make_root() {
   local mirror
   say "root file system of test images: debootstrap of $SUITE"
   mirror=$(debian_mirror "$SUITE")
-  debootstrap --variant=minbase --include="$PACKAGES" "$SUITE" "$work/root" ${mirror:+"$mirror"} >"$work/log" 2>&1 || {
-    tail -n 20 "$work/log" >&2
+  debootstrap --variant=minbase --include="$PACKAGES" "$SUITE" "$made/root" ${mirror:+"$mirror"} >"$made/log" 2>&1 || {
+    tail -n 20 "$made/log" >&2
     die "debootstrap failed: are Debian's archives reachable?"
   }
   # As the Dockerfile of agnhost has them.
-  chroot "$work/root" sh -ec '
+  chroot "$made/root" sh -ec '
     useradd --uid 1000 user-defined-in-image
     groupadd --gid 50000 group-defined-in-image
     usermod --append --groups group-defined-in-image user-defined-in-image'
-  ln -s ../../bin/iperf "$work/root/usr/local/bin/iperf"
-  rm -rf "$work"/root/usr/share/{doc,man,locale,info} "$work"/root/var/{cache/apt,lib/apt/lists}/* "$work"/root/dev/*
-  tar --numeric-owner -C "$work/root" -cf "$out/root.tar" .
+  ln -s ../../bin/iperf "$made/root/usr/local/bin/iperf"
+  rm -rf "$made"/root/usr/share/{doc,man,locale,info} "$made"/root/var/{cache/apt,lib/apt/lists}/* "$made"/root/dev/*
+  tar --numeric-owner -C "$made/root" -cf "$out/root.tar" .
 }
 
 command -v debootstrap >/dev/null || die "debootstrap is missing: scripts/install-deps.sh conformance"
@@ -35,8 +35,8 @@ result=$CACHE/test-root/$hash
 if [ ! -e "$result/root.tar" ]; then
   mkdir -p "$CACHE/test-root"
   out=$(mktemp -d "$CACHE/test-root/tmp.XXXXXX")
-  work=$(mktemp -d)
-  trap 'rm -rf "$work" "$out"' EXIT
+  made=$(mktemp -d)
+  trap 'rm -rf "$made" "$out"' EXIT
   make_root
   rm -rf "$result"
   mv "$out" "$result"

@@ -80,7 +80,7 @@ func TestCritest(t *testing.T) {
 		t.Fatal(err)
 	}
 	removeSharedMemory(t)
-	c := start(ctx, t)
+	c := start(t)
 	pushed := push(ctx, t, c)
 	ginkgo := installGinkgo(ctx, t)
 
@@ -163,7 +163,7 @@ func sharedMemory(t *testing.T) map[int]segment {
 	return segments
 }
 
-func start(ctx context.Context, t *testing.T) *cluster.Cluster {
+func start(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	logs, err := filepath.Abs(filepath.Join(outDir, "critest-log"))
 	if err != nil {
@@ -173,7 +173,7 @@ func start(ctx context.Context, t *testing.T) *cluster.Cluster {
 	for _, s := range subjects {
 		runtimes[s.node], flavours[s.node] = s.runtime, s.flavour
 	}
-	c, err := livetest.Start(ctx, cluster.Config{
+	return livetest.StartFor(t, cluster.Config{
 		Name:              "critest",
 		LogDir:            logs,
 		Nodes:             len(subjects),
@@ -182,17 +182,6 @@ func start(ctx context.Context, t *testing.T) *cluster.Cluster {
 		PerNode:           func(node string, runtime, _ *cluster.Component) { runtime.Flavour = flavours[node] },
 		Logf:              t.Logf,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cleanup, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		if err := c.Stop(cleanup); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
 }
 
 // push fills the cluster's registry with critest's images and makes the nodes

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"testing"
 
 	"golang.org/x/sync/errgroup"
 
@@ -31,6 +32,24 @@ func Start(ctx context.Context, config cluster.Config) (*cluster.Cluster, error)
 		started.Store(c.Dir(), nil)
 	}
 	return c, err
+}
+
+// StartFor is Start in one test, which fails if the cluster does not start or is not removed cleanly when it ends.
+func StartFor(t testing.TB, config cluster.Config) *cluster.Cluster {
+	t.Helper()
+	c, err := Start(t.Context(), config)
+	must(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the logs of all components are in %s", c.LogDir())
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), cleanup)
+		defer cancel()
+		if err := c.Stop(ctx); err != nil {
+			t.Errorf("the cluster was not removed cleanly: %v", err)
+		}
+	})
+	return c
 }
 
 var removeAtEnd = sync.OnceValue(func() context.Context {

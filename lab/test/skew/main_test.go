@@ -55,18 +55,7 @@ func start(t *testing.T, config cluster.Config) live {
 	must(t, os.MkdirAll(logs, 0o755))
 	config.LogDir = logs
 	config.Logf = t.Logf
-	c, err := livetest.Start(t.Context(), config)
-	must(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the logs of all components are in %s", logs)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
-		defer cancel()
-		if err := c.Stop(ctx); err != nil {
-			t.Errorf("the cluster was not removed cleanly: %v", err)
-		}
-	})
+	c := livetest.StartFor(t, config)
 	client, err := c.Client()
 	must(t, err)
 	return live{c, client}
