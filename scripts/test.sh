@@ -2,7 +2,7 @@
 # Runs the tests and ends with "N passed, N failed".
 #
 #   test.sh test           what a stranger runs, as root (make test): unit, overlays, core
-#   test.sh clusters       besides, every step of the table LANES below (make test-clusters)
+#   test.sh clusters       besides, every step of the table STEP_TABLE below (make test-clusters)
 #   test.sh changed        of that table, the steps whose paths have changed since CI_BASE, in CI_MINUTES: 25 where all
 #                          of them have run before, so that their times are known, and else 75
 #   test.sh all            everything, with FULL=1 (make test-all), as before a release: also the packages rpm, nix,
@@ -21,7 +21,7 @@ cd "$ROOT"
 # which wait; a: packages of other kinds, in "all" only), its minutes on a slow machine where nothing is compiled yet,
 # and the paths that it tests. A change of one below none of all these paths is in doubt: every step is chosen; and so it
 # is with a change below SHARED. What is below APART is tested by lint and module alone.
-LANES='
+STEP_TABLE='
 lint                p 6 .
 module              p 12 .
 nodes               c 12 LAB lab/cmd/localcluster crio kubelet patches scheduler terminal lab/test/cluster lab/test/e2e lab/test/report
@@ -54,7 +54,7 @@ vm                  a 15 PRODUCT LAB docs/install-binaries.md lab/test/vm
 # What packages have in them, and what every test on a cluster is made of.
 PRODUCT="agent api cmd crio deploy extender imageref internal kubectllayers kubelet memlimit ocimanifest patches prefetch resolver scheduler terminal"
 LAB="api deploy imageref internal/auditlog lab/cluster internal/kustomize lab/nodeimages internal/poll lab/scenario internal/testkit lab/test/livetest"
-LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
+STEP_TABLE=${STEP_TABLE//PRODUCT/$PRODUCT} STEP_TABLE=${STEP_TABLE//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum lab/go.mod lab/go.sum lab/run scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.
 APART=(.editorconfig .github .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix renovate.json rpm okd-machine-os kind lab/test/layout lab/test/template lab/test/README.md lab/test/checks.sh lab/test/registry.sh
@@ -367,10 +367,10 @@ failures() {
   tail -n 40 "$1"
 }
 
-# of_step STEP COLUMN: what LANES has of it: 2 is its kind, 3 its minutes, 4 and on its paths.
-of_step() { awk -v step="$1" -v column="$2" '$1 == step { for (i = column; i <= (column == 4 ? NF : column); i++) print $i }' <<<"$LANES"; }
+# of_step STEP COLUMN: what STEP_TABLE has of it: 2 is its kind, 3 its minutes, 4 and on its paths.
+of_step() { awk -v step="$1" -v column="$2" '$1 == step { for (i = column; i <= (column == 4 ? NF : column); i++) print $i }' <<<"$STEP_TABLE"; }
 # of_kind KIND: the steps of this kind.
-of_kind() { awk -v kind="$1" '$2 == kind { print $1 }' <<<"$LANES"; }
+of_kind() { awk -v kind="$1" '$2 == kind { print $1 }' <<<"$STEP_TABLE"; }
 
 # oldest_first KIND: the steps of this kind, those first that passed here longest ago: what does not fit into CI_MINUTES
 # is not the same each time.
@@ -470,7 +470,7 @@ changed() {
   # What no row names.
   mapfile -t doubtful < <({
     printf '%s\n' "${APART[@]}"
-    awk '$4 != "." { for (i = 4; i <= NF; i++) print $i }' <<<"$LANES"
+    awk '$4 != "." { for (i = 4; i <= NF; i++) print $i }' <<<"$STEP_TABLE"
   } | sed 's/^/:(exclude)/')
   if [ -z "$known" ] && known=$(git merge-base HEAD origin/main 2>/dev/null) && [ "$known" = "$(git rev-parse HEAD)" ]; then known=''; fi
   for name in $(oldest_first p) $(oldest_first c); do
@@ -561,7 +561,7 @@ restore_settings() {
 # every_step: prints the names of the steps of "all".
 every_step() {
   printf '%s\n' core unit overlays
-  awk 'NF { print $1 }' <<<"$LANES"
+  awk 'NF { print $1 }' <<<"$STEP_TABLE"
   printf '%s\n' fuzz upstream-compared upstream-bats
 }
 
@@ -576,7 +576,7 @@ test | clusters | changed | all)
   [ "$1" = test ] || lanes_of=(p c c)
   case $1 in
   clusters)
-    mapfile -t -O "${#STEPS[@]}" STEPS < <(awk '$2 == "p" || $2 == "c" { print $1 }' <<<"$LANES")
+    mapfile -t -O "${#STEPS[@]}" STEPS < <(awk '$2 == "p" || $2 == "c" { print $1 }' <<<"$STEP_TABLE")
     if [ "$LINE" != "$DEFAULT_LINE" ]; then
       mapfile -t STEPS < <(printf '%s\n' "${STEPS[@]}" | grep -vxF "$(printf '%s\n' "${OF_ALL_LINES[@]}")")
     fi
