@@ -30,18 +30,25 @@ type target struct {
 	tolerations    []corev1.Toleration
 }
 
-// volumes returns image volumes, and where a container mounts them: a kubelet reports a pull that failed only to a container
-// that mounts the volume (toKubeContainerImageVolumes in k8s.io/kubernetes/pkg/kubelet/kuberuntime), and creates any other.
-func volumes(images []imageref.PodImage) ([]corev1.Volume, []corev1.VolumeMount) {
-	all, mounts := make([]corev1.Volume, len(images)), make([]corev1.VolumeMount, len(images))
+// volumes returns image volumes.
+func volumes(images []imageref.PodImage) []corev1.Volume {
+	all := make([]corev1.Volume, len(images))
 	for i, image := range images {
-		name := "image-" + strconv.Itoa(i)
-		all[i] = corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		all[i] = corev1.Volume{Name: "image-" + strconv.Itoa(i), VolumeSource: corev1.VolumeSource{
 			Image: &corev1.ImageVolumeSource{Reference: image.Name, PullPolicy: image.PullPolicy},
 		}}
-		mounts[i] = corev1.VolumeMount{Name: name, MountPath: "/images/" + name, ReadOnly: true}
 	}
-	return all, mounts
+	return all
+}
+
+// mounts returns where a container mounts volumes: a kubelet reports a pull that failed only to a container that mounts the
+// volume (toKubeContainerImageVolumes in k8s.io/kubernetes/pkg/kubelet/kuberuntime), and creates any other.
+func mounts(volumes []corev1.Volume) []corev1.VolumeMount {
+	all := make([]corev1.VolumeMount, len(volumes))
+	for i := range volumes {
+		all[i] = corev1.VolumeMount{Name: volumes[i].Name, MountPath: "/images/" + volumes[i].Name, ReadOnly: true}
+	}
+	return all
 }
 
 // A pod may take leastDeadline to pull, and a second for each slowest bytes, but no more than maxDeadline: a registry that
@@ -93,7 +100,7 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 		user = ptr.To(options.PodUser)
 	}
 	quantity := resource.MustParse
-	all, mounts := volumes(t.images)
+	images := volumes(t.images)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: object.Namespace, Name: nameOf(object.Name, sum[:]),
@@ -114,13 +121,13 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: ptr.To(deadline(bytes)),
 			TerminationGracePeriodSeconds: ptr.To[int64](1), PriorityClassName: options.PriorityClass,
 			ServiceAccountName: t.serviceAccount, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-			ImagePullSecrets: t.secrets, Tolerations: t.tolerations, Volumes: all,
+			ImagePullSecrets: t.secrets, Tolerations: t.tolerations, Volumes: images,
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: ptr.To(true), RunAsUser: user, RunAsGroup: user,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
-				Name: "none", Image: options.PodImage, ImagePullPolicy: corev1.PullIfNotPresent, VolumeMounts: mounts,
+				Name: "none", Image: options.PodImage, ImagePullPolicy: corev1.PullIfNotPresent, VolumeMounts: mounts(images),
 				// With a limit of 10m, the runtime takes 11 s to create a container that does nothing.
 				Resources: corev1.ResourceRequirements{
 					Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("1m"), corev1.ResourceMemory: quantity("1Mi")},
