@@ -104,7 +104,7 @@ func TestFromRelease(t *testing.T) {
 		for _, from := range []string{"folder", "address"} {
 			t.Run(name+", "+from, func(t *testing.T) {
 				folder, unpacked := t.TempDir(), t.TempDir()
-				archive(t, filepath.Join(folder, demo), map[string]string{"lab/demo": "a program"})
+				archive(t, filepath.Join(folder, demo), map[string]string{"tools/etcd": "a program"})
 				packed, err := os.ReadFile(filepath.Join(folder, demo))
 				if err != nil {
 					t.Fatal(err)
@@ -133,7 +133,7 @@ func TestFromRelease(t *testing.T) {
 				if want := strings.ReplaceAll(test.want, "%R", release); (err != nil) != test.fails || !strings.Contains(string(out), want) {
 					t.Errorf("error %v, and it reports %q; want %q", err, out, want)
 				}
-				if text, err := os.ReadFile(filepath.Join(unpacked, "lab/demo")); (err != nil) != test.fails {
+				if text, err := os.ReadFile(filepath.Join(unpacked, "tools/etcd")); (err != nil) != test.fails {
 					t.Errorf("it unpacked %q, %v", text, err)
 				}
 			})
