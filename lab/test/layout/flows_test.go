@@ -13,7 +13,7 @@ import (
 // and returns what it prints and the commands among that.
 func flow(t *testing.T, clone string, programs map[string]string, args ...string) (printed string, steps []string, err error) {
 	t.Helper()
-	for _, path := range []string{"lab/demos/nix-kind.sh", "lab/demos/rpm-image.sh", "lab/demos/steps.sh", "kind/lib.sh", "scripts/lib.sh", "versions.env", "go.mod"} {
+	for _, path := range []string{args[0], "lab/demos/steps.sh", "kind/lib.sh", "scripts/lib.sh", "versions.env", "go.mod"} {
 		text, err := os.ReadFile(filepath.Join(root, path))
 		if err != nil {
 			t.Fatal(err)
@@ -123,7 +123,11 @@ case "$1 $2" in
 "run "*)
   [ ! -e "$node/running" ]
   touch "$node/volume"
-  case " $* " in *" base crio "*) cp "$node/base" "$node/running" ;; *" localhost/layer-locality/node crio "*) cp "$node/own" "$node/running" ;; *) false ;; esac ;;
+  case " $* " in
+  *" base crio "*) cp "$node/base" "$node/running" ;;
+  *" localhost/layer-locality/node crio "*) cp "$node/own" "$node/running" ;;
+  *) false ;;
+  esac ;;
 "exec "*) case "$3 $4" in "crictl images") cat "$node/running" ;; esac ;;
 "rm "*) rm -f "$node/running" ;;
 "volume rm") rm -f "$node/volume" ;;

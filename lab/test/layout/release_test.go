@@ -142,16 +142,13 @@ func TestFromRelease(t *testing.T) {
 }
 
 func remove(name string) func(string) {
-	return func(folder string) { os.Remove(filepath.Join(folder, name)) }
+	return func(folder string) { _ = os.Remove(filepath.Join(folder, name)) }
 }
 
 func altered(name string) func(string) {
 	return func(folder string) {
-		file, err := os.OpenFile(filepath.Join(folder, name), os.O_APPEND|os.O_WRONLY, 0)
-		if err == nil {
-			_, _ = file.WriteString("\n")
-			file.Close()
-		}
+		text, _ := os.ReadFile(filepath.Join(folder, name))
+		_ = os.WriteFile(filepath.Join(folder, name), append(text, '\n'), 0o644)
 	}
 }
 
