@@ -8,7 +8,9 @@
 #   test.sh all            everything, with FULL=1 (make test-all), as before a release: also the packages rpm, nix,
 #                          okd, kind and release, arch, vm, fuzz, upstream-compared and upstream-bats
 #   test.sh STEP [STEP...] single steps
-#   test.sh list           prints steps=[...], the names of all steps of "all" as a JSON list, for the nightly workflow
+#   test.sh list           prints steps=[...], a JSON list for the nightly workflow: every step of "all", and those of
+#                          "clusters" for the other lines
+#   test.sh table FOLDER   prints a table of these, in Markdown, from each results.tsv below FOLDER
 #
 # FULL=1 has the steps do their long parts, too; lab/test/README.md lists them. LINE=1.35 tests that line: "clusters" is
 # then without what is the same for all lines. Step lines tests what is compiled for the other lines, without clusters.
@@ -521,6 +523,8 @@ summary() {
       [ "$exit" = 0 ] || [ "$f" -gt 0 ] || f=1
     elif [ "$exit" = 0 ]; then p=1 f=0; else p=0 f=1; fi
     printf '%-22s %6d passed %4d failed %4d skipped\n' "$name" "$p" "$f" "$s"
+    printf '%s\t' "$LINE" "$name" "$KUBERNETES_VERSION" "$CRIO_VERSION" "$p" "$f" >>"$OUT/results.tsv"
+    echo "$s" >>"$OUT/results.tsv"
     if [ "$f" -gt 0 ]; then sed -n 's/^FAILED: /  failed /p; s/^=== FAIL: /  failed /p' "$OUT/$name.log" | cut -c1-300; fi
     if [ "$s" -gt 0 ] && [[ $name == upstream-* ]]; then
       echo "  skipped by upstream's own conditions, as on the unpatched tree; reasons in ${OUT#"$ROOT"/}/$name.log"
@@ -565,6 +569,47 @@ every_step() {
   printf '%s\n' fuzz upstream-compared upstream-bats
 }
 
+# cluster_steps LINE: prints the names of the steps of "clusters" for that line.
+cluster_steps() {
+  printf '%s\n' core unit overlays
+  awk '$2 == "p" || $2 == "c" { print $1 }' <<<"$STEP_TABLE" |
+    if [ "$1" = "$DEFAULT_LINE" ]; then cat; else grep -vxF "$(printf '%s\n' "${OF_ALL_LINES[@]}")"; fi
+}
+
+# nightly: prints "LINE STEP" for all that the nightly workflow runs.
+nightly() {
+  local line
+  every_step | sed "s/^/$DEFAULT_LINE /"
+  for line in $(lines); do
+    [ "$line" = "$DEFAULT_LINE" ] || cluster_steps "$line" | sed "s/^/$line /"
+  done
+}
+
+# table FOLDER: prints a row for each step and a column for each line.
+table() {
+  # A result that is missing is one of a machine that was lost, or took too long.
+  awk -F'\t' '
+    NR == FNR {
+      split($0, of, " ")
+      if (!(of[1] in titles)) { lines[++columns] = of[1]; titles[of[1]] = of[1] }
+      if (!(of[2] in known)) { steps[++rows] = of[2]; known[of[2]] }
+      cell[of[1], of[2]] = "**no result**"
+      next
+    }
+    { titles[$1] = "Kubernetes " $3 ", CRI-O " $4 }
+    { cell[$1, $2] = ($6 ? "**" $6 " failed**, " : "") $5 " passed" ($7 ? ", " $7 " skipped" : "") }
+    END {
+      head = "| step |"; rule = "| --- |"
+      for (c = 1; c <= columns; c++) { head = head " " titles[lines[c]] " |"; rule = rule " --- |" }
+      print head "\n" rule
+      for (r = 1; r <= rows; r++) {
+        row = "| " steps[r] " |"
+        for (c = 1; c <= columns; c++) row = row " " cell[lines[c], steps[r]] " |"
+        print row
+      }
+    }' <(nightly) <(find "$1" -name results.tsv -exec cat {} +)
+}
+
 LIMIT=''
 # Two lanes for what a stranger runs: the cluster waits while the others compute. Three for all: one that mostly
 # computes, and two with clusters.
@@ -575,12 +620,7 @@ test | clusters | changed | all)
   STEPS=(core unit overlays)
   [ "$1" = test ] || lanes_of=(p c c)
   case $1 in
-  clusters)
-    mapfile -t -O "${#STEPS[@]}" STEPS < <(awk '$2 == "p" || $2 == "c" { print $1 }' <<<"$STEP_TABLE")
-    if [ "$LINE" != "$DEFAULT_LINE" ]; then
-      mapfile -t STEPS < <(printf '%s\n' "${STEPS[@]}" | grep -vxF "$(printf '%s\n' "${OF_ALL_LINES[@]}")")
-    fi
-    ;;
+  clusters) mapfile -t STEPS < <(cluster_steps "$LINE") ;;
   changed)
     mapfile -t STEPS < <(changed)
     [ ${#STEPS[@]} -gt 0 ] || exit 0
@@ -594,7 +634,11 @@ test | clusters | changed | all)
   esac
   ;;
 list)
-  echo "steps=$(every_step | jq -Rnc '[inputs]')"
+  echo "steps=$(nightly | jq -Rnc '[inputs | split(" ") | {line: .[0], step: .[1]}]')"
+  exit
+  ;;
+table)
+  table "${2:?"usage: test.sh table FOLDER"}"
   exit
   ;;
 '') die "usage: test.sh test | clusters | changed | all | STEP..." ;;
