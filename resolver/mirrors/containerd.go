@@ -2,8 +2,8 @@ package mirrors
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path"
@@ -62,6 +62,38 @@ type table struct {
 	Capabilities []string `toml:"capabilities"`
 	SkipVerify   bool     `toml:"skip_verify"`
 	OverridePath bool     `toml:"override_path"`
+	// Rewrite is read by the containerd of k3s.
+	Rewrite map[string]string `toml:"rewrite"`
+}
+
+// Rewrites change the path of a name before a mirror is asked for it: the first one that does. k3s takes any of several
+// (withRewritesFromHost in github.com/k3s-io/containerd); here the one with the longest pattern counts.
+type Rewrites []rewrite
+
+type rewrite struct {
+	pattern *regexp.Regexp
+	with    string
+}
+
+func rewritesOf(patterns map[string]string) (found Rewrites, errs []error) {
+	for _, text := range slices.SortedFunc(maps.Keys(patterns), func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) }) {
+		pattern, err := regexp.Compile(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("rewrite: %w", err))
+			continue
+		}
+		found = append(found, rewrite{pattern, patterns[text]})
+	}
+	return found, errs
+}
+
+func (r Rewrites) apply(repository string) string {
+	for _, one := range r {
+		if rewritten := one.pattern.ReplaceAllString(repository, one.with); rewritten != repository {
+			return rewritten
+		}
+	}
+	return repository
 }
 
 func fromHosts(file, source string) (entries []Entry, errs []error) {
@@ -81,12 +113,14 @@ func fromHosts(file, source string) (entries []Entry, errs []error) {
 			errs = append(errs, err)
 			return
 		}
+		rewrites, wrong := rewritesOf(h.Rewrite)
+		errs = append(errs, wrong...)
 		pulls := len(h.Capabilities) == 0 || slices.Contains(h.Capabilities, "pull")
 		if pulls {
-			digests.add(location, insecure || h.SkipVerify)
+			digests.add(location, insecure || h.SkipVerify, rewrites)
 		}
 		if pulls && (len(h.Capabilities) == 0 || slices.Contains(h.Capabilities, "resolve")) {
-			tags.add(location, insecure || h.SkipVerify)
+			tags.add(location, insecure || h.SkipVerify, rewrites)
 		}
 	}
 	// Tables are tried in the order in which they stand in the file.
@@ -104,10 +138,16 @@ func fromHosts(file, source string) (entries []Entry, errs []error) {
 	return slices.DeleteFunc([]Entry{digests, tags}, func(e Entry) bool { return len(e.Mirrors) == 0 }), errs
 }
 
-func (e *Entry) add(location string, insecure bool) {
+func (e *Entry) add(location string, insecure bool, rewrites Rewrites) {
 	e.Mirrors = append(e.Mirrors, location)
 	if insecure {
 		e.Insecure = append(e.Insecure, location)
+	}
+	if len(rewrites) > 0 {
+		if e.Rewrites == nil {
+			e.Rewrites = map[string]Rewrites{}
+		}
+		e.Rewrites[location] = rewrites
 	}
 }
 
@@ -147,7 +187,7 @@ func address(server string) (*url.URL, error) {
 }
 
 // FromK3s reads the mirrors of a registries.yaml of k3s or RKE2
-// (https://docs.k3s.io/installation/private-registry). It also returns what is left out: rewrites, and mirrors
+// (https://docs.k3s.io/installation/private-registry). It also returns what is left out: mirrors
 // below other paths than /v2/. Credentials and certificates that it has are not read.
 func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 	text, err := os.ReadFile(file)
@@ -175,9 +215,9 @@ func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 		if source != anyRegistry {
 			entries = append(entries, Entry{Source: source}) // k3s writes a folder for it
 		}
-		if len(mirror.Rewrites) > 0 {
-			leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, errRewrite))
-			continue
+		rewrites, wrong := rewritesOf(mirror.Rewrites)
+		for _, err := range wrong {
+			leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, err))
 		}
 		e := Entry{Source: source}
 		for _, endpoint := range mirror.Endpoints {
@@ -191,7 +231,7 @@ func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 				leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, err))
 				continue
 			}
-			e.add(location, insecure || content.Configs[u.Host].TLS.SkipVerify)
+			e.add(location, insecure || content.Configs[u.Host].TLS.SkipVerify, rewrites)
 		}
 		if len(e.Mirrors) > 0 {
 			tags := e
@@ -202,5 +242,3 @@ func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 	slices.SortStableFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Source, b.Source) })
 	return entries, leftOut, nil
 }
-
-var errRewrite = errors.New("rewrites of names are left out")

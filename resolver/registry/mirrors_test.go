@@ -2,6 +2,8 @@ package registry
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -176,6 +178,30 @@ func TestMirrorsOfAnyRegistry(t *testing.T) {
 		sources, err := w.sources(name)
 		if err != nil || len(sources) != 2 || sources[0].domain != want {
 			t.Errorf("%s: %v, error %v, want %s first", name, sources, err, want)
+		}
+	}
+}
+
+// TestRewrittenNames: a mirror is asked for the name that nodes ask it for.
+func TestRewrittenNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "registries.yaml")
+	if err := os.WriteFile(file, []byte(`mirrors: {quay.test: {endpoint: ["https://harbor.test"], rewrite: {"^(.*)$": "proxy/$1"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	entries, _, err := mirrors.FromK3s(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A rule of registries.conf for less of the name.
+	w := newWorld(t, func(c *Config) { c.Mirrors = entries }, withConf(writeConf(t, "[[registry]]\nlocation = \"quay.test/deep\"\n[[registry.mirror]]\nlocation = \"copy.test\"\n")))
+	for name, want := range map[string]string{"quay.test/team/x:1": "harbor.test proxy/team/x, quay.test team/x", "quay.test/deep/x:1": "copy.test x, quay.test deep/x"} {
+		sources, err := w.sources(name)
+		if err != nil || len(sources) != 2 {
+			t.Errorf("%s: %v, error %v", name, sources, err)
+			continue
+		}
+		if got := fmt.Sprintf("%s %s, %s %s", sources[0].domain, sources[0].repository, sources[1].domain, sources[1].repository); got != want || !sources[0].listed || !sources[1].listed {
+			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
 }

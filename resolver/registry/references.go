@@ -147,7 +147,7 @@ func (r *registriesConf) sources(named reference.Named, rules *mirrors.Rules) ([
 	}
 	ofCluster := mirrored != nil && (registry == nil || len(mirrored.Prefix) >= len(registry.Prefix))
 	if ofCluster {
-		registry = mirrored
+		registry = mirrored.For(named)
 	}
 	if registry == nil {
 		return []*source{newSource(named)}, nil
