@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -202,6 +203,42 @@ func TestRewrittenNames(t *testing.T) {
 		}
 		if got := fmt.Sprintf("%s %s, %s %s", sources[0].domain, sources[0].repository, sources[1].domain, sources[1].repository); got != want || !sources[0].listed || !sources[1].listed {
 			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestMirrorIsTold: a mirror that containerd asks for several registries gets to know for which, as containerd tells it
+// (docs/hosts.md there: ns); a registry does not, nor a mirror of registries.conf.
+func TestMirrorIsTold(t *testing.T) {
+	content := &repository{}
+	id := content.push("team/x", manifestType, manifestOf(), "1")
+	var told []string
+	asked := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			told = append(told, r.Method+"?"+r.URL.RawQuery)
+		}
+		content.ServeHTTP(w, r)
+	})
+	mirror := listen(t, "127.0.0.1:0", "mirror.test", false, asked)
+	w := newWorld(t, func(c *Config) {
+		c.Mirrors = []mirrors.Entry{{Source: "*", Mirrors: []string{mirror.host}, Tags: true}}
+	}, withConf(writeConf(t, fmt.Sprintf("[[registry]]\nlocation = \"file.test\"\n[[registry.mirror]]\nlocation = %q\n", mirror.host))))
+	for name, want := range map[string]string{
+		"any.test:5000/team/x:1":  "HEAD?ns=any.test%3A5000 GET?ns=any.test%3A5000",
+		"docker.io/team/x:1":      "HEAD?ns=docker.io GET?ns=docker.io",
+		"file.test/team/x:1":      "HEAD? GET?",
+		mirror.host + "/team/x:1": "HEAD? GET?",
+	} {
+		told = nil
+		got, err := w.Digest(t.Context(), name, nil)
+		if err != nil || got != id.String() {
+			t.Errorf("%s: %s, error %v", name, got, err)
+		}
+		if _, err := w.Resolve(t.Context(), name, amd64, nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := strings.Join(told, " "); got != want {
+			t.Errorf("%s: the mirror is asked %s, want %s", name, got, want)
 		}
 	}
 }

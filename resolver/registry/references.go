@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -184,6 +185,9 @@ func (r *registriesConf) sources(named reference.Named, rules *mirrors.Rules) ([
 		// the reference chooses the registry.
 		listed, _, _ := strings.Cut(endpoint.Endpoint.Location, "/")
 		s.listed = listed == s.domain
+		if of := reference.Domain(named); ofCluster && s.domain != of {
+			s.query = "?" + url.Values{"ns": {of}}.Encode()
+		}
 		sources = append(sources, s)
 	}
 	if len(sources) == 0 {

@@ -164,9 +164,7 @@ func (c *Client) Resolve(ctx context.Context, reference string, platforms []stri
 // Digest asks, with a HEAD request, which digest the registry has for a full
 // reference. Credentials are used as in Resolve. Every error is an *Error.
 func (c *Client) Digest(ctx context.Context, reference string, keychains []authn.Keychain) (string, error) {
-	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (string, error) {
-		return s.digest(ctx)
-	})
+	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (string, error) { return s.digest(ctx) })
 }
 
 // Denied returns why a reference may not be asked for, or nil if it may. It
@@ -266,8 +264,7 @@ type source struct {
 	domain string
 	// repository below the domain.
 	repository string
-	// identifier is a tag, or a digest.
-	identifier string
+	identifier string // a tag, or a digest
 	// byDigest is set if identifier is a digest.
 	byDigest bool
 	// insecure is set if the administrator allows plain HTTP and certificates that
@@ -275,6 +272,7 @@ type source struct {
 	insecure bool
 	// listed by the administrator in registries.conf.
 	listed bool
+	query  string // tells a mirror for which registry it is asked, as containerd does
 }
 
 func newSource(named reference.Named) *source {
