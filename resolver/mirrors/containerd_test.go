@@ -131,6 +131,7 @@ capabilities = ["pull", "resolve", "push"]
   [host."https://harbor.test/v2".rewrite]
     "^(.*)$" = "k8s/$1"
 `)
+	write(t, filepath.Join(dir, "quay.io", "hosts.toml"), "[host.\"https://q.test\"]\n[host.\"https://q.test\".rewrite]\n\"^x/\" = \"q/\"\n")
 	containerd, errs, err := FromContainerd(dir)
 	if err != nil || errs != nil {
 		t.Errorf("errors %v, %v", errs, err)
@@ -145,7 +146,7 @@ capabilities = ["pull", "resolve", "push"]
 		"docker.io/team/a" + byDigest:        "harbor.test/hub/team/a b.test/deep/hub/team/a! docker.io/team/a",
 		"rancher/pause" + byDigest:           "harbor.test/copies/rancher-images/pause b.test/deep/copies/rancher-images/pause! docker.io/rancher/pause",
 		"alpine" + byDigest:                  "harbor.test/my-org/alpine b.test/deep/my-org/alpine! docker.io/library/alpine",
-		"quay.io/x/y:1":                      "gitlab.test:443/group/dependency_proxy/containers/x/y quay.io/x/y",
+		"quay.io/x/y:1":                      "gitlab.test:443/group/dependency_proxy/containers/x/y q.test/q/y quay.io/x/y",
 		"ghcr.io/test/kubectl:1":             "harbor.test/rancher/kubectl ghcr.io/test/kubectl",
 		"ghcr.io/other/test/kubectl:1":       "harbor.test/other/test/kubectl ghcr.io/other/test/kubectl",
 		"registry.k8s.io/pause:3.10":         "harbor.test/k8s/pause registry.k8s.io/pause",
