@@ -23,7 +23,8 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
-// asked returns where a reference is asked for by rules, each with "!" if insecurely; nothing if there is no rule.
+// asked returns where a reference is asked for by rules, each with its path if that is another than /v2, and with "!" if
+// insecurely; nothing if there is no rule.
 func asked(t *testing.T, rules *Rules, name string) string {
 	t.Helper()
 	named, err := imageref.Full(name)
@@ -45,7 +46,8 @@ func asked(t *testing.T, rules *Rules, name string) string {
 	var locations []string
 	for _, m := range rule.Mirrors {
 		if m.PullFromMirror == use {
-			locations = append(locations, m.Location+map[bool]string{true: "!"}[m.Insecure])
+			host, _, _ := strings.Cut(m.Location, "/")
+			locations = append(locations, m.Location+strings.Replace(found.Path(host), "/", "+/", 1)+map[bool]string{true: "!"}[m.Insecure])
 		}
 	}
 	if !rule.Blocked {
@@ -71,6 +73,11 @@ server = "https://registry-1.docker.io"
   override_path = true
 [host."https://push.test"]
   capabilities = ["push"]
+[host."https://below.test/a b/"]
+[host."https://twice.test/v2/hub"]
+[host."https://below.test/second"]
+[host."https://none.test"]
+  override_path = true
 `)
 	hosts("quay.io", "server = \"https://only.test\"\nskip_verify = true\n")
 	hosts("same.test", "server = \"https://same.test:443\"\nskip_verify = true\n")
@@ -79,16 +86,17 @@ server = "https://registry-1.docker.io"
 	hosts("broken.test", "[host")
 	write(t, filepath.Join(dir, "certificates.test", "ca.crt"), "x")
 	entries, errs, err := FromContainerd(dir)
-	if text := fmt.Sprint(errs); err != nil || len(errs) != 2 || !strings.Contains(text, "broken.test/hosts.toml") || !strings.Contains(text, "artifactory.test") {
+	if text := fmt.Sprint(errs); err != nil || len(errs) != 2 || !strings.Contains(text, "broken.test/hosts.toml") || !strings.Contains(text, "none.test: left out") {
 		t.Errorf("errors %v", errs)
 	}
 	rules, errs := New(entries)
 	if errs != nil {
 		t.Error(errs)
 	}
+	const below = "artifactory.test/library/nginx+/artifactory/api/docker/hub/v2 below.test/library/nginx+/a%20b/v2 twice.test/library/nginx+/v2/hub/v2"
 	for name, want := range map[string]string{
-		"docker.io/library/nginx:1":           "z.test harbor.test/hub docker.io",
-		"docker.io/library/nginx" + byDigest:  "z.test a.test:5000! harbor.test/hub docker.io",
+		"docker.io/library/nginx:1":           "z.test/library/nginx harbor.test/hub/library/nginx " + below + " docker.io/library/nginx",
+		"docker.io/library/nginx" + byDigest:  "z.test/library/nginx a.test:5000/library/nginx! harbor.test/hub/library/nginx " + below + " docker.io/library/nginx",
 		"quay.io/x:1":                         "only.test!",
 		"own.test:5000/x:1":                   "mirror.test! own.test:5000",
 		"elsewhere.test/x:1":                  "127.0.0.1:30020! elsewhere.test",
@@ -170,8 +178,8 @@ configs:
   "a.test:5000": {tls: {insecure_skip_verify: true}, auth: {username: u, password: s3cret}}
 `)
 	entries, errs, err := FromK3s(file)
-	if text := fmt.Sprint(errs); err != nil || len(errs) != 1 || !strings.Contains(text, "a.test/prefix") {
-		t.Errorf("errors %v", errs)
+	if err != nil || errs != nil {
+		t.Errorf("errors %v, %v", errs, err)
 	}
 	rules, errs := New(entries)
 	if errs != nil {
@@ -180,7 +188,7 @@ configs:
 	for name, want := range map[string]string{
 		"docker.io/library/nginx:1":          "a.test:5000! harbor.test/hub docker.io",
 		"docker.io/library/nginx" + byDigest: "a.test:5000! harbor.test/hub docker.io",
-		"other.test/x:1":                     "b.test other.test",
+		"other.test/x:1":                     "a.test/x+/prefix b.test/x other.test/x",
 		"elsewhere.test/x:1":                 "cache.test elsewhere.test",
 	} {
 		if got := asked(t, rules, name); got != want {

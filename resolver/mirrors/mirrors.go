@@ -31,8 +31,8 @@ type Entry struct {
 	Mirrors []string
 	// Insecure are those of them that may be asked by plain HTTP and with any certificate.
 	Insecure []string
-	// Rewrites are those of mirrors of a whole registry.
-	Rewrites map[string]Rewrites
+	// Forms are those of mirrors of a whole registry that are not asked in the usual form.
+	Forms map[string]Form
 	// Tags is set if the mirrors are for tags; otherwise they are for digests.
 	Tags bool
 	// Only is set if the source itself is not asked.
@@ -53,22 +53,32 @@ func checkRepository(text string) error {
 	return nil
 }
 
-// Rule is a rule of registries.conf, with what mirrors rewrite.
+// Form is what containerd changes in requests to a mirror.
+type Form struct {
+	// Path takes the place of /v2, if it is not empty.
+	Path     string
+	rewrites rewrites
+}
+
+// Rule is a rule of registries.conf, with the forms of its mirrors.
 type Rule struct {
 	sysregistriesv2.Registry
-	rewrites map[string]Rewrites
+	forms map[string]Form
 }
+
+// Path returns what a mirror has in place of /v2, if it is not that.
+func (r *Rule) Path(mirror string) string { return r.forms[mirror].Path }
 
 // For returns the rule for a reference: where mirrors rewrite names, one for this name alone.
 func (r *Rule) For(named reference.Named) *sysregistriesv2.Registry {
 	own := r.Registry
-	if len(r.rewrites) == 0 {
+	if len(r.forms) == 0 {
 		return &own
 	}
 	own.Prefix, own.Location, own.Mirrors = named.Name(), named.Name(), nil
 	for _, mirror := range r.Mirrors {
 		below := strings.TrimPrefix(named.Name(), r.Prefix)
-		if rewrites := r.rewrites[mirror.Location]; rewrites != nil {
+		if rewrites := r.forms[mirror.Location].rewrites; rewrites != nil {
 			below = path.Clean("/" + rewrites.apply(reference.Path(named)))
 		}
 		// Nodes go on with the next mirror, too, after what is no name.
@@ -126,10 +136,10 @@ func New(entries []Entry) (*Rules, []error) {
 // add adds what another rule for the same source has.
 func (r *Rule) add(more *Rule) {
 	r.Mirrors, r.Blocked = append(r.Mirrors, more.Mirrors...), r.Blocked || more.Blocked
-	if r.rewrites == nil {
-		r.rewrites = more.rewrites
+	if r.forms == nil {
+		r.forms = more.forms
 	}
-	maps.Copy(r.rewrites, more.rewrites)
+	maps.Copy(r.forms, more.forms)
 }
 
 // bound leaves each mirror of a rule once, and no more than MaxEach for tags and for digests.
@@ -156,7 +166,7 @@ func bound(rule *Rule) (errs []error) {
 // them there, without those that are not valid; nil if the source is not.
 func ruleOf(m *Entry) (*Rule, []error) {
 	var errs []error
-	rule := &Rule{sysregistriesv2.Registry{Prefix: m.Source, Blocked: m.Only}, maps.Clone(m.Rewrites)}
+	rule := &Rule{sysregistriesv2.Registry{Prefix: m.Source, Blocked: m.Only}, maps.Clone(m.Forms)}
 	domain, wild := strings.CutPrefix(m.Source, "*.")
 	if m.Source == anyRegistry {
 		wild = true

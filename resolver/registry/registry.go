@@ -74,7 +74,7 @@ type Config struct {
 // Client asks registries. It is safe for concurrent use.
 type Client struct {
 	policy    *policy.Policy
-	conf      *registriesConf
+	conf      *mirrors.Conf
 	transport *transport
 	manifests *http.Client
 	auth      *authorizer
@@ -119,7 +119,7 @@ func New(config Config) (*Client, error) {
 	if !(forNodes >= 0 && forNodes <= 1) { // NaN is neither
 		return nil, fmt.Errorf("share of quotas for the nodes %v: 0 to 1", forNodes)
 	}
-	conf, err := loadRegistriesConf(config.RegistriesConf)
+	conf, err := mirrors.LoadConf(config.RegistriesConf)
 	if err != nil {
 		return nil, err
 	}
@@ -262,9 +262,10 @@ func withCredentials[T any](ctx context.Context, c *Client, source *source, all 
 type source struct {
 	// domain of the registry as in references, for messages and metrics.
 	domain string
-	// repository below the domain.
-	repository string
-	identifier string // a tag, or a digest
+	// path of the domain's API, and the repository below it.
+	path, repository string
+	// identifier is a tag, or a digest.
+	identifier string
 	// byDigest is set if identifier is a digest.
 	byDigest bool
 	// insecure is set if the administrator allows plain HTTP and certificates that
@@ -272,11 +273,12 @@ type source struct {
 	insecure bool
 	// listed by the administrator in registries.conf.
 	listed bool
-	query  string // tells a mirror for which registry it is asked, as containerd does
+	// query of requests for manifests tells a mirror for which registry it is asked, as containerd does.
+	query string
 }
 
 func newSource(named reference.Named) *source {
-	s := &source{domain: reference.Domain(named), repository: reference.Path(named)}
+	s := &source{domain: reference.Domain(named), path: "/v2", repository: reference.Path(named)}
 	switch named := named.(type) {
 	case reference.Digested:
 		s.identifier, s.byDigest = named.Digest().String(), true
