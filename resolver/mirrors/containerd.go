@@ -125,11 +125,14 @@ func fromHosts(file, source string) (entries []Entry, errs []error) {
 		}
 	}
 	// Tables are tried in the order in which they stand in the file.
+	seen := map[string]bool{}
 	for _, key := range meta.Keys() {
-		if len(key) == 2 && key[0] == "host" {
-			h := content.Host[key[1]]
-			add(key[1], &h)
+		if len(key) < 2 || key[0] != "host" || seen[key[1]] {
+			continue
 		}
+		seen[key[1]] = true
+		h := content.Host[key[1]]
+		add(key[1], &h)
 	}
 	// The server is asked last, in place of the registry itself if it is another.
 	if content.Server != "" && (content.SkipVerify || !sameServer(content.Server, source)) {
@@ -178,7 +181,7 @@ func locationOf(server string, override bool) (location string, form Form, insec
 		rest = ""
 	case below == "/":
 		return "", Form{}, false, fmt.Errorf("%s: left out, since override_path without a path is not supported", server)
-	case override && isV2:
+	case isV2:
 		rest = "/" + rest
 	default:
 		rest, form.Path = "", (&url.URL{Path: below}).EscapedPath()

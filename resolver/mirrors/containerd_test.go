@@ -93,7 +93,7 @@ server = "https://registry-1.docker.io"
 	if errs != nil {
 		t.Error(errs)
 	}
-	const below = "artifactory.test/library/nginx+/artifactory/api/docker/hub/v2 below.test/library/nginx+/a%20b/v2 twice.test/library/nginx+/v2/hub/v2"
+	const below = "artifactory.test/library/nginx+/artifactory/api/docker/hub/v2 below.test/library/nginx+/a%20b/v2 twice.test/hub/v2/library/nginx"
 	for name, want := range map[string]string{
 		"docker.io/library/nginx:1":           "z.test/library/nginx harbor.test/hub/library/nginx " + below + " docker.io/library/nginx",
 		"docker.io/library/nginx" + byDigest:  "z.test/library/nginx a.test:5000/library/nginx! harbor.test/hub/library/nginx " + below + " docker.io/library/nginx",
@@ -139,7 +139,7 @@ capabilities = ["pull", "resolve", "push"]
   [host."https://harbor.test/v2".rewrite]
     "^(.*)$" = "k8s/$1"
 `)
-	write(t, filepath.Join(dir, "quay.io", "hosts.toml"), "[host.\"https://q.test\"]\n[host.\"https://q.test\".rewrite]\n\"^x/\" = \"q/\"\n")
+	write(t, filepath.Join(dir, "quay.io", "hosts.toml"), "[host.\"https://q.test\".rewrite]\n\"^x/\" = \"q/\"\n")
 	containerd, errs, err := FromContainerd(dir)
 	if err != nil || errs != nil {
 		t.Errorf("errors %v, %v", errs, err)

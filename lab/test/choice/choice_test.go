@@ -1,6 +1,7 @@
 // Package choice compares which manifest of an index layer-resolver takes for the nodes of a runtime, and layer-agent on a
 // node with containerd, with what the runtime takes: containerd's core/images reads the image from a content store (see
-// containerd/main.go), and CRI-O's go.podman.io/image pulls it from the registry that layer-resolver asks.
+// containerd/main.go), and CRI-O's go.podman.io/image pulls it from the registry that layer-resolver asks. TestHosts compares
+// which mirrors are asked.
 package choice
 
 import (
@@ -463,11 +464,16 @@ func newOracle(t *testing.T) *oracle {
 // takes returns the digest of the configuration of the manifest that containerd takes; empty if it takes none.
 func (o *oracle) takes(s *store, top *ocispec.Descriptor, platform string) (config digest.Digest) {
 	s.t.Helper()
-	if err := o.questions.Encode(map[string]any{"Blobs": s.blobs, "Top": top, "Platform": platform}); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := o.answers.Decode(&config); err != nil {
-		s.t.Fatal(err)
-	}
+	o.ask(s.t, map[string]any{"Blobs": s.blobs, "Top": top, "Platform": platform}, &config)
 	return config
+}
+
+func (o *oracle) ask(t *testing.T, question, answer any) {
+	t.Helper()
+	if err := o.questions.Encode(question); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.answers.Decode(answer); err != nil {
+		t.Fatal(err)
+	}
 }
