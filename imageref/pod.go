@@ -64,6 +64,11 @@ func OfPod(spec *v1.PodSpec) []PodImage {
 	return images
 }
 
+// PulledByPod returns the images of OfPod that a node may pull. The names of others are no registry's concern.
+func PulledByPod(spec *v1.PodSpec) []PodImage {
+	return slices.DeleteFunc(OfPod(spec), func(image PodImage) bool { return image.PullPolicy == v1.PullNever })
+}
+
 func eagerness(policy v1.PullPolicy) int {
 	switch policy {
 	case v1.PullAlways:

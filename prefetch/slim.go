@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
 // What is kept of a pod and of a template: tenants write these, and an object may have 1.5 MiB.
@@ -43,7 +44,7 @@ func slimWorkload(o *unstructured.Unstructured) (any, error) {
 		ServiceAccountName: w.template.ServiceAccountName, ImagePullSecrets: slimSecrets(w.template.ImagePullSecrets),
 		Tolerations: w.template.Tolerations[:min(len(w.template.Tolerations), maxTolerations)],
 	}}
-	for _, image := range pulledImages(&w.template) {
+	for _, image := range imageref.PulledByPod(&w.template) {
 		if len(image.Name) <= maxName && len(template.Spec.Containers) < maxImages {
 			template.Spec.Containers = append(template.Spec.Containers, corev1.Container{Image: image.Name, ImagePullPolicy: image.PullPolicy})
 		}

@@ -231,8 +231,8 @@ func (s *sources) template(ctx context.Context, e cause) error {
 	if err != nil {
 		return err
 	}
-	wanted := names(pulledImages(&w.template))
-	if len(wanted) == 0 || !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return !containsAll(names(pulledImages(&pod.Spec)), wanted) }) {
+	wanted := names(imageref.PulledByPod(&w.template))
+	if len(wanted) == 0 || !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return !containsAll(names(imageref.PulledByPod(&pod.Spec)), wanted) }) {
 		return nil
 	}
 	return s.create(ctx, SourceTemplate, w, strings.Join(wanted, " "), v1alpha1.ImagePrefetchSpec{MaxNodes: w.maxNodes()})
@@ -270,7 +270,7 @@ func (s *sources) tag(ctx context.Context, e cause) error {
 	var failed []error // one workload's stops no others
 	for _, w := range all {
 		var images []string
-		for _, image := range pulledImages(&w.template) {
+		for _, image := range imageref.PulledByPod(&w.template) {
 			full, err := imageref.Full(image.Name)
 			if err != nil || image.PullPolicy != corev1.PullAlways || full.String() != e.name {
 				continue

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
+	"github.com/layer-locality/layer-locality/imageref"
 )
 
 func deployment(namespace, name, image string) *appsv1.Deployment {
@@ -145,7 +146,7 @@ func TestSlim(t *testing.T) {
 		t.Errorf("%d bytes an object are kept", each)
 	}
 	w, pod := workloadOf(kept[0].(*unstructured.Unstructured)), kept[1].(*corev1.Pod)
-	images := pulledImages(&w.template)
+	images := imageref.PulledByPod(&w.template)
 	if len(images) != 1 || images[0].Name != "registry.example/app:1" || images[0].PullPolicy != corev1.PullAlways || w.selector.MatchLabels["app"] != "app" || w.replicas != 3 {
 		t.Errorf("of the Deployment are kept %v, selector %v, %d replicas", images, w.selector, w.replicas)
 	}
@@ -173,8 +174,8 @@ func TestWorkloads(t *testing.T) {
 	}
 	for _, w := range all {
 		want := map[string]int64{"Rollout": 3, "DaemonSet": 7}[w.GetKind()]
-		if len(pulledImages(&w.template)) != 1 || w.replicas != want || (w.selector == nil) != (w.GetKind() == "DaemonSet") {
-			t.Errorf("%s: images %v, %d replicas, selector %v", w.GetKind(), pulledImages(&w.template), w.replicas, w.selector)
+		if len(imageref.PulledByPod(&w.template)) != 1 || w.replicas != want || (w.selector == nil) != (w.GetKind() == "DaemonSet") {
+			t.Errorf("%s: images %v, %d replicas, selector %v", w.GetKind(), imageref.PulledByPod(&w.template), w.replicas, w.selector)
 		}
 		if err := s.create(t.Context(), SourceTemplate, w, "x", v1alpha1.ImagePrefetchSpec{MaxNodes: w.maxNodes()}); err != nil {
 			t.Fatal(err)

@@ -98,11 +98,6 @@ func getWorkload(ctx context.Context, reader client.Reader, kind schema.GroupVer
 	return workloadOf(o), nil
 }
 
-// pulledImages returns the images of a pod that its node may pull.
-func pulledImages(spec *corev1.PodSpec) []imageref.PodImage {
-	return slices.DeleteFunc(imageref.OfPod(spec), func(image imageref.PodImage) bool { return image.PullPolicy == corev1.PullNever })
-}
-
 // maxNodes returns on how many nodes a rollout is worth to be prepared: the last pod finds its image where an earlier one is.
 func (w *workload) maxNodes() *intstr.IntOrString {
 	return ptr.To(intstr.FromInt32(int32(min(max(1, w.replicas-1), v1alpha1.MaxPrefetchedNodes)))) //nolint:gosec // it is bounded
@@ -133,7 +128,7 @@ func (r *Reconciler) target(ctx context.Context, object *v1alpha1.ImagePrefetch)
 		}
 	}
 	if w != nil {
-		t.images, t.tolerations, t.serviceAccount = pulledImages(&w.template), w.template.Tolerations, w.template.ServiceAccountName
+		t.images, t.tolerations, t.serviceAccount = imageref.PulledByPod(&w.template), w.template.Tolerations, w.template.ServiceAccountName
 		t.secrets = slices.Clone(w.template.ImagePullSecrets)
 	}
 	if len(object.Spec.Images) > 0 {

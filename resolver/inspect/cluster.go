@@ -119,9 +119,7 @@ func (i *Inventory) add(object runtime.Object) {
 }
 
 func (i *Inventory) addPod(spec *corev1.PodSpec) {
-	for _, image := range imageref.OfPod(spec) {
-		if image.PullPolicy != corev1.PullNever { // no registry is asked for it
-			i.Images = append(i.Images, image.Name)
-		}
+	for _, image := range imageref.PulledByPod(spec) {
+		i.Images = append(i.Images, image.Name)
 	}
 }

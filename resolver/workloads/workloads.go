@@ -122,10 +122,7 @@ func (k *Kind) ImagesOf(object any) (c usage.WorkloadImages, ok bool) {
 		Workload: k.Identity(m), Controlled: metav1.GetControllerOfNoCopy(m) != nil,
 		Settled: k.settled != nil && k.settled(object),
 	}
-	for _, image := range imageref.OfPod(spec) {
-		if image.PullPolicy == corev1.PullNever {
-			continue // no node pulls it: its name is no registry's concern
-		}
+	for _, image := range imageref.PulledByPod(spec) {
 		// One more character shows that a name is too long.
 		c.Images = append(c.Images, unique.Make(image.Name[:min(len(image.Name), imageref.MaxLength+1)]).Value())
 	}

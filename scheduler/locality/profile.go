@@ -106,8 +106,8 @@ func (p *Profile) UnknownImages(pod *v1.Pod) (images []string) {
 	if owner := metav1.GetControllerOfNoCopy(pod); len(pod.Spec.SchedulingGates) > 0 || owner != nil && owner.Kind == "DaemonSet" {
 		return nil
 	}
-	for _, image := range imageref.OfPod(&pod.Spec) {
-		if image.PullPolicy != v1.PullNever && p.Awaits(image.Name) {
+	for _, image := range imageref.PulledByPod(&pod.Spec) {
+		if p.Awaits(image.Name) {
 			images = append(images, image.Name)
 		}
 	}

@@ -40,6 +40,12 @@ func TestSignature(t *testing.T) {
 	if slices.Equal(s.profile.Signature(always), one) {
 		t.Error("an image that is always pulled is another one")
 	}
+	// Nodes may hold an image once for each class (KEP-4216), and report neither.
+	class := pod("p", "quay.io/a:1", "quay.io/b:1")
+	class.Spec.RuntimeClassName = ptr.To("kata")
+	if got := s.profile.Signature(class); !slices.Equal(got, one) {
+		t.Errorf("with a runtime class %q, without %q", got, one)
+	}
 }
 
 // Which image a pod may be gated for.

@@ -252,7 +252,7 @@ func start(t *testing.T, flavour cluster.Flavour) *cluster.Cluster {
 		Name: name, Dir: dir, LogDir: logs, Nodes: nodes, Flavour: flavour, Logf: t.Logf,
 		APIServer: cluster.Component{Args: []string{
 			// Extension apiservers. No service works on the control plane's machine, so they are reached by their pods.
-			"--enable-aggregator-routing=true", "--requestheader-client-ca-file=" + pki("ca.crt"),
+			"--enable-aggregator-routing=true", "--requestheader-client-ca-file=" + pki("ca.crt"), "--requestheader-allowed-names=kube-apiserver-kubelet-client",
 			"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User",
 			"--proxy-client-cert-file=" + pki("apiserver-kubelet.crt"), "--proxy-client-key-file=" + pki("apiserver-kubelet.key"),
 		}},
