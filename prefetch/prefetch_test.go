@@ -1,6 +1,7 @@
 package prefetch
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -46,8 +48,6 @@ func TestBudget(t *testing.T) {
 		{name: "the node's hour", hour: []pull{p("n1", "b", 100)}, next: p("n1", "a", 51), flag: "--max-node-bytes-per-hour="},
 		{name: "the namespace's hour", hour: []pull{p("n2", "a", 150)}, next: p("n1", "a", 51), flag: "--max-namespace-bytes-per-hour="},
 		{name: "everybody's hour", hour: []pull{p("n2", "b", 100), p("n3", "c", 100)}, next: p("n1", "a", 51), flag: "--max-bytes-per-hour="},
-		{name: "one that floods has no more than its own", active: []pull{p("n2", "b", 1), p("n3", "b", 1), p("n4", "b", 1), p("n5", "b", 1)}, next: p("n1", "a", 1)},
-		{name: "nor bytes", hour: []pull{p("n2", "b", 100), p("n3", "b", 100), p("n4", "b", 1000)}, next: p("n1", "a", 50)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			hour := map[pullKey]pull{}
@@ -112,9 +112,56 @@ func TestThrottledSource(t *testing.T) {
 	}
 }
 
+// TestFlood: however many pods a tenant makes in the name of its object, and whatever they state, no more of them count than its
+// namespace may have, and none for ever.
+func TestFlood(t *testing.T) {
+	builder := fake.NewClientBuilder().WithScheme(scheme(t))
+	now := begin.Add(time.Hour)
+	made := func(namespace, node string, created time.Time) {
+		object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node, UID: types.UID(namespace)}}
+		pod := newPod(object, &target{}, node, 1<<40, 0, &Options{})
+		pod.CreationTimestamp = metav1.NewTime(created)
+		builder.WithObjects(pod)
+	}
+	for i := range 30 {
+		made("flood", fmt.Sprintf("n%d", i), begin.Add(time.Duration(30-i)*time.Second))
+	}
+	made("flood", "for-ever", now.Add(-maxDeadline-time.Second))
+	made("b", "n1", now)
+	budget := DefaultBudget()
+	budget.PodsPerNamespace, budget.NamespaceBytesPerHour = 2, 300
+	r, err := newReconciler(builder.Build(), nil, Options{Budget: budget})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulls, err := r.active(t.Context(), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []string
+	for _, p := range pulls {
+		nodes = append(nodes, p.namespace+" "+p.node)
+	}
+	if want := []string{"flood n29", "flood n28", "b n1"}; !slices.Equal(nodes, want) {
+		t.Errorf("pulls %q, want the oldest two and the other namespace's: %q", nodes, want)
+	}
+	r.clock = clocktesting.NewFakePassiveClock(now)
+	of := map[string]int64{}
+	for i := range 30 {
+		r.account(&v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "flood", UID: "1"}}, fmt.Sprintf("n%d", i), 200, now)
+	}
+	r.account(&v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "b", UID: "2"}}, "n1", 200, now)
+	for _, p := range r.hour {
+		of[p.namespace] += p.bytes
+	}
+	if of["flood"] != 300 || of["b"] != 200 {
+		t.Errorf("bytes of the hour: %v", of)
+	}
+}
+
 // TestHour: a pull counts for an hour, once, with the bytes that it had at first.
 func TestHour(t *testing.T) {
-	r, err := newReconciler(nil, nil, Options{})
+	r, err := newReconciler(nil, nil, Options{Budget: DefaultBudget()})
 	if err != nil {
 		t.Fatal(err)
 	}

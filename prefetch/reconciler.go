@@ -304,12 +304,20 @@ func atMost(bytes int, text string) string {
 	}
 }
 
-// account adds a pull to those of the hour, once.
+// account adds a pull to those of the hour, once, with no more bytes than its namespace may have: a tenant may make pods in the name
+// of its object that state any.
 func (r *Reconciler) account(object *v1alpha1.ImagePrefetch, node string, bytes int64, began time.Time) {
 	key := pullKey{object.UID, node, began.Unix()}
-	if _, known := r.hour[key]; !known && r.clock.Since(began) < time.Hour {
-		r.hour[key] = pull{node, object.Namespace, sourceOf(object), bytes, began}
+	if _, known := r.hour[key]; known || r.clock.Since(began) >= time.Hour {
+		return
 	}
+	left := r.options.Budget.NamespaceBytesPerHour
+	for _, p := range r.hour {
+		if p.namespace == object.Namespace {
+			left -= p.bytes
+		}
+	}
+	r.hour[key] = pull{node, object.Namespace, sourceOf(object), min(bytes, left), began}
 }
 
 // judge finds out which nodes' bytes pods have used, and which were wasted.
@@ -590,7 +598,8 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 	return soon, nil
 }
 
-// active returns all pulls that go on.
+// active returns the pulls that go on: of a namespace no more than it may have, the oldest ones, and none for longer than a pull may
+// take. A tenant may make any number of pods in the name of its object, for all nodes, that no scheduler places.
 func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, err error) {
 	var all corev1.PodList
 	if err := r.client.List(ctx, &all, client.HasLabels{v1alpha1.PrefetchPodLabel}); err != nil {
@@ -599,13 +608,19 @@ func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, e
 	for i := range all.Items {
 		pod := &all.Items[i]
 		delete(r.begun, client.ObjectKeyFromObject(pod))
-		if nodeOf(pod) == "" || pod.DeletionTimestamp != nil && now.Sub(pod.DeletionTimestamp.Time) > leaves {
+		if nodeOf(pod) == "" || pod.DeletionTimestamp != nil && now.Sub(pod.DeletionTimestamp.Time) > leaves || now.Sub(pod.CreationTimestamp.Time) > maxDeadline {
 			continue
 		}
 		if is, _, _ := outcomeOf(pod, now); is == pulling {
 			pulls = append(pulls, pull{nodeOf(pod), pod.Namespace, pod.Labels[v1alpha1.PrefetchPodLabel], bytesOf(pod, r.options.Budget.NodeBytes), pod.CreationTimestamp.Time})
 		}
 	}
+	slices.SortStableFunc(pulls, func(a, b pull) int { return a.began.Compare(b.began) })
+	ofNamespace := map[string]int{}
+	pulls = slices.DeleteFunc(pulls, func(p pull) bool {
+		ofNamespace[p.namespace]++
+		return ofNamespace[p.namespace] > r.options.Budget.PodsPerNamespace
+	})
 	for key, p := range r.begun {
 		if now.Sub(p.began) > firstPause { // it was deleted before the cache had it
 			delete(r.begun, key)
