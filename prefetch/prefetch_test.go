@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -489,7 +491,7 @@ func TestJudge(t *testing.T) {
 	object := func(of *v1alpha1.WorkloadReference) *v1alpha1.ImagePrefetch {
 		o := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "o"}, Spec: v1alpha1.ImagePrefetchSpec{Workload: of, TTLSecondsAfterFinished: ptr.To[int64](3600)}}
 		for _, node := range []string{"n1", "n2"} {
-			o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: node, Bytes: 100, Time: metav1.NewTime(begin)})
+			o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: node, Bytes: 100, Seconds: 8, Time: metav1.NewTime(begin)})
 		}
 		o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: "n3", Reason: "ErrImagePull", Attempts: 3, Time: metav1.NewTime(begin)})
 		return o
@@ -528,4 +530,26 @@ func TestJudge(t *testing.T) {
 	late.Status.CompletionTime, late.Status.Nodes[0].UsedBytes = &metav1.Time{Time: begin.Add(time.Hour)}, 60
 	expect("a pod is gone that used a part", late, nil, time.Hour, 60)
 	expect("expired", late, nil, 2*time.Hour, 60, "n1", "n2")
+	// On n1 and n2 pods used what came for anybody, on n2 later than in an hour; and on n2 what came for web.
+	for name, want := range map[string]struct {
+		counter *prometheus.CounterVec
+		value   float64
+	}{"used": {r.metrics.used, 300}, "used within an hour": {r.metrics.usedInHour, 200}, "seconds": {r.metrics.seconds, 24}, "wasted": {r.metrics.wasted, 240}} {
+		if got := testutil.ToFloat64(want.counter.WithLabelValues(sourceObject)); got != want.value {
+			t.Errorf("metric %s is %v, want %v", name, got, want.value)
+		}
+	}
+}
+
+// TestPullTime: a pull takes from when the kubelet began with its pod, if that is known, not from when the pod was made.
+func TestPullTime(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(begin)}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(begin.Add(10 * time.Second))}}}}
+	if got := pullTime(pod); got != 10*time.Second {
+		t.Errorf("%s", got)
+	}
+	pod.Status.StartTime = ptr.To(metav1.NewTime(begin.Add(2 * time.Second)))
+	if got := pullTime(pod); got != 8*time.Second {
+		t.Errorf("with a start %s", got)
+	}
 }

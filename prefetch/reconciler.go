@@ -220,13 +220,13 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 			if total := r.cluster.measure(t.images).total(node); total > 0 {
 				bytes = min(bytes, total) // more was assumed of an image of which nothing was known
 			}
-			if !recorded && r.record(object, v1alpha1.PrefetchedNode{Name: node, Bytes: bytes, Time: pod.CreationTimestamp}) {
+			if !recorded && r.record(object, v1alpha1.PrefetchedNode{Name: node, Bytes: bytes, Seconds: int32(pullTime(pod).Seconds()), Time: pod.CreationTimestamp}) {
 				object.Status.BytesMoved += bytes
 				r.metrics.nodes.WithLabelValues(sourceOf(object)).Inc()
 				r.metrics.bytes.WithLabelValues(sourceOf(object)).Add(float64(bytes))
 				r.event(object, corev1.EventTypeNormal, "Prefetched", fmt.Sprintf("node %s has pulled %d bytes", node, bytes))
 			}
-			if pod.DeletionTimestamp != nil || !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+r.pullTime(pod) {
+			if pod.DeletionTimestamp != nil || !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+pullTime(pod) {
 				continue
 			}
 		case is == failed && !recorded:
@@ -239,11 +239,11 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 	return active, nil
 }
 
-// pullTime returns how long the pull of a pod took.
-func (r *Reconciler) pullTime(pod *corev1.Pod) time.Duration {
+// pullTime returns how long the pull of a pod took: from when the kubelet began with the pod.
+func pullTime(pod *corev1.Pod) time.Duration {
 	for i := range pod.Status.ContainerStatuses {
 		if running := pod.Status.ContainerStatuses[i].State.Running; running != nil {
-			return max(0, running.StartedAt.Sub(pod.CreationTimestamp.Time))
+			return max(0, running.StartedAt.Sub(cmp.Or(pod.Status.StartTime, &pod.CreationTimestamp).Time))
 		}
 	}
 	return 0
@@ -287,7 +287,7 @@ func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message 
 		entry.Attempts += last.Attempts
 	}
 	r.record(object, entry)
-	r.metrics.failure.WithLabelValues(sourceOf(object)).Inc()
+	r.metrics.failures.WithLabelValues(sourceOf(object)).Inc()
 	if entry.Attempts == maxAttempts {
 		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", fmt.Sprintf("node %s: %s: %s", node, entry.Reason, entry.Message))
 	}
@@ -355,7 +355,12 @@ func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, w *workloa
 		}
 		n.Wasted = n.Wasted || n.UsedBytes < n.Bytes && (old || r.expired(object, now))
 		object.Status.BytesSaved += n.UsedBytes
-		r.metrics.used.WithLabelValues(source).Add(float64(n.UsedBytes - before.UsedBytes))
+		newly := float64(n.UsedBytes - before.UsedBytes)
+		r.metrics.used.WithLabelValues(source).Add(newly)
+		if now.Sub(n.Time.Time) < time.Hour {
+			r.metrics.usedInHour.WithLabelValues(source).Add(newly)
+		}
+		r.metrics.seconds.WithLabelValues(source).Add(float64(n.Seconds) * newly / float64(n.Bytes))
 		if n.Wasted && !before.Wasted { // once, also after a restart
 			r.metrics.wasted.WithLabelValues(source).Add(float64(n.Bytes - n.UsedBytes))
 		}
@@ -642,7 +647,7 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 	never := func(reason, message string) {
 		entry := v1alpha1.PrefetchedNode{Name: n.name, Attempts: maxAttempts, Reason: reason, Message: atMost(512, message), Time: metav1.NewTime(now)}
 		r.record(object, entry)
-		r.metrics.failure.WithLabelValues(next.source).Inc()
+		r.metrics.failures.WithLabelValues(next.source).Inc()
 		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", n.name+": "+message)
 	}
 	if why := volumesServed(node); why != "" {
