@@ -180,8 +180,7 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// A node that joins pulls what pods on half of the other nodes have, unless its pods lack more than a little; the first pod there then starts
-// at once.
+// A node that joins pulls what pods on half of the other nodes have; the first pod there then starts sooner, or at once.
 func TestPrefetchOnNewNode(t *testing.T) {
 	joining := nodesOf(4)[3]
 	for name, test := range map[string]struct {
