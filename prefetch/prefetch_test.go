@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -551,5 +552,25 @@ func TestPullTime(t *testing.T) {
 	pod.Status.StartTime = ptr.To(metav1.NewTime(begin.Add(2 * time.Second)))
 	if got := pullTime(pod); got != 8*time.Second {
 		t.Errorf("with a start %s", got)
+	}
+}
+
+// TestFail: attempts add up to as many as there are, at which one event says why; what can never succeed takes all of them at once.
+func TestFail(t *testing.T) {
+	r, err := newReconciler(nil, nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorder := events.NewFakeRecorder(10)
+	r.events = recorder
+	object := &v1alpha1.ImagePrefetch{}
+	for i, attempts := range []int32{1, 1, maxAttempts} {
+		r.fail(object, "n1", "ErrImagePull", "not found", metav1.NewTime(begin), attempts)
+		if got, want := object.Status.Nodes[0].Attempts, min(int32(i+1), maxAttempts); got != want || len(object.Status.Nodes) != 1 { //nolint:gosec // few
+			t.Errorf("%d attempts, want %d", got, want)
+		}
+	}
+	if len(recorder.Events) != 1 {
+		t.Errorf("%d events, want 1", len(recorder.Events))
 	}
 }

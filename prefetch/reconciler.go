@@ -151,7 +151,7 @@ func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (
 	case off:
 		return r.finish(ctx, object, pods, v1alpha1.ReasonTurnedOff, "the namespace has the label "+NamespaceLabel+"="+disabled)
 	case object.Spec.Workload != nil && w == nil:
-		r.wait(object, v1alpha1.ReasonNoWorkload, fmt.Sprintf("there is no %s %s", object.Spec.Workload.Kind, object.Spec.Workload.Name))
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonNoWorkload, fmt.Sprintf("there is no %s %s", object.Spec.Workload.Kind, object.Spec.Workload.Name))
 		return min(poll, left), nil
 	}
 	again, err = r.advance(ctx, object, t, w, active, now)
@@ -230,7 +230,7 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 				continue
 			}
 		case is == failed && !recorded:
-			r.fail(object, node, reason, message, pod.CreationTimestamp)
+			r.fail(object, node, reason, message, pod.CreationTimestamp, 1)
 		}
 		if err := r.end(ctx, pod); err != nil {
 			return nil, err
@@ -280,11 +280,11 @@ func (r *Reconciler) record(object *v1alpha1.ImagePrefetch, n v1alpha1.Prefetche
 	return true
 }
 
-// fail notes a failed attempt.
-func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message string, began metav1.Time) {
-	entry := v1alpha1.PrefetchedNode{Name: node, Attempts: 1, Reason: atMost(64, reason), Message: atMost(512, message), Time: began}
+// fail notes a failed attempt, or that so many are as good as failed.
+func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message string, began metav1.Time, attempts int32) {
+	entry := v1alpha1.PrefetchedNode{Name: node, Attempts: attempts, Reason: atMost(64, reason), Message: atMost(512, message), Time: began}
 	if last := entryOf(object, node); last != nil {
-		entry.Attempts += last.Attempts
+		entry.Attempts = min(maxAttempts, last.Attempts+attempts)
 	}
 	r.record(object, entry)
 	r.metrics.failures.WithLabelValues(sourceOf(object)).Inc()
@@ -441,10 +441,6 @@ func (r *Reconciler) finish(ctx context.Context, object *v1alpha1.ImagePrefetch,
 	return soon, nil
 }
 
-func (r *Reconciler) wait(object *v1alpha1.ImagePrefetch, reason, message string) {
-	r.condition(object, metav1.ConditionFalse, reason, message)
-}
-
 func (r *Reconciler) condition(object *v1alpha1.ImagePrefetch, is metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&object.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionComplete, Status: is, Reason: reason, Message: atMost(1024, message), ObservedGeneration: object.Generation,
@@ -585,7 +581,7 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 	status.NodesWanted, status.NodesReady, status.NodesFailed = int32(len(nodes)+beyond), ready, given+int32(beyond) //nolint:gosec // nodes of a cluster
 	switch left := int32(len(nodes)) - ready - given; {                                                              //nolint:gosec // nodes of a cluster
 	case len(nodes) == 0 && len(t.images) > 0:
-		r.wait(object, v1alpha1.ReasonWaiting, "no node suits, or none runs the workload")
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonWaiting, "no node suits, or none runs the workload")
 		return poll, nil
 	case left == 0 && beyond > 0:
 		return r.finish(ctx, object, nil, v1alpha1.ReasonFailed, fmt.Sprintf("%d of %d nodes are more than the %d that one object has: make several, with nodeSelector", beyond, status.NodesWanted, v1alpha1.MaxPrefetchedNodes))
@@ -594,11 +590,11 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 	case left == 0:
 		return r.finish(ctx, object, nil, v1alpha1.ReasonComplete, "")
 	case object.Spec.Paused:
-		r.wait(object, v1alpha1.ReasonPaused, "")
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonPaused, "")
 	case waiting != "":
-		r.wait(object, v1alpha1.ReasonWaiting, waiting)
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonWaiting, waiting)
 	default:
-		r.wait(object, v1alpha1.ReasonPulling, "")
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonPulling, "")
 	}
 	return soon, nil
 }
@@ -644,14 +640,8 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 		return nil, client.IgnoreNotFound(err)
 	}
 	next := pull{n.name, object.Namespace, sourceOf(object), n.has.missing, now}
-	never := func(reason, message string) {
-		entry := v1alpha1.PrefetchedNode{Name: n.name, Attempts: maxAttempts, Reason: reason, Message: atMost(512, message), Time: metav1.NewTime(now)}
-		r.record(object, entry)
-		r.metrics.failures.WithLabelValues(next.source).Inc()
-		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", n.name+": "+message)
-	}
 	if why := volumesServed(node); why != "" {
-		never("NoImageVolumes", why)
+		r.fail(object, n.name, "NoImageVolumes", why, metav1.NewTime(now), maxAttempts)
 		return nil, nil
 	}
 	if !suits(node, t.tolerations) {
@@ -670,7 +660,7 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 		return &refusal{reason: "images would take more than --max-disk-share of its storage"}, nil
 	}
 	if no := r.options.Budget.allows(r.hour, *pulls, next, share); no != nil && no.never {
-		never("OverBudget", no.reason)
+		r.fail(object, n.name, "OverBudget", no.reason, metav1.NewTime(now), maxAttempts)
 		return nil, nil
 	} else if no != nil {
 		return no, nil
@@ -689,7 +679,7 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 	case apierrors.IsAlreadyExists(err): // the cache is behind
 		return nil, nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
-		r.fail(object, n.name, string(apierrors.ReasonForError(err)), err.Error(), metav1.NewTime(now))
+		r.fail(object, n.name, string(apierrors.ReasonForError(err)), err.Error(), metav1.NewTime(now), 1)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("creating a pod for node %s: %w", n.name, err)
