@@ -566,7 +566,7 @@ func TestFail(t *testing.T) {
 	object := &v1alpha1.ImagePrefetch{}
 	for i, attempts := range []int32{1, 1, maxAttempts} {
 		r.fail(object, "n1", "ErrImagePull", "not found", metav1.NewTime(begin), attempts)
-		if got, want := object.Status.Nodes[0].Attempts, min(int32(i+1), maxAttempts); got != want || len(object.Status.Nodes) != 1 { //nolint:gosec // few
+		if got, want := object.Status.Nodes[0].Attempts, min(int32(i+1), maxAttempts); got != want || len(object.Status.Nodes) != 1 {
 			t.Errorf("%d attempts, want %d", got, want)
 		}
 	}

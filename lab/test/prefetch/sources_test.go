@@ -44,7 +44,7 @@ func from(t *testing.T, source string) {
 // run makes a Deployment whose pods run on some nodes only, and waits for them.
 func run(t *testing.T, name, image string, policy corev1.PullPolicy, nodes ...string) {
 	t.Helper()
-	deployment := scenario.Deployment(name, int32(len(nodes)), scenario.Pod{Image: image, PullPolicy: policy}) //nolint:gosec // a few
+	deployment := scenario.Deployment(name, int32(len(nodes)), scenario.Pod{Image: image, PullPolicy: policy})
 	deployment.Spec.Template.Spec.Affinity = &corev1.Affinity{
 		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes}},
