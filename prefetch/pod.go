@@ -41,6 +41,16 @@ func volumes(images []imageref.PodImage) []corev1.Volume {
 	return all
 }
 
+// mounts returns where a container mounts volumes: a kubelet reports a pull that failed only to a container that mounts the
+// volume (toKubeContainerImageVolumes in k8s.io/kubernetes/pkg/kubelet/kuberuntime), and creates any other.
+func mounts(volumes []corev1.Volume) []corev1.VolumeMount {
+	all := make([]corev1.VolumeMount, len(volumes))
+	for i := range volumes {
+		all[i] = corev1.VolumeMount{Name: volumes[i].Name, MountPath: "/images/" + volumes[i].Name, ReadOnly: true}
+	}
+	return all
+}
+
 // A pod may take leastDeadline to pull, and a second for each slowest bytes, but no more than maxDeadline: a registry that
 // is slow on purpose does not hold a node's place for long.
 const (
@@ -90,6 +100,7 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 		user = ptr.To(options.PodUser)
 	}
 	quantity := resource.MustParse
+	images := volumes(t.images)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: object.Namespace, Name: nameOf(object.Name, sum[:]),
@@ -110,13 +121,13 @@ func newPod(object *v1alpha1.ImagePrefetch, t *target, node string, bytes int64,
 			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: ptr.To(deadline(bytes)),
 			TerminationGracePeriodSeconds: ptr.To[int64](1), PriorityClassName: options.PriorityClass,
 			ServiceAccountName: t.serviceAccount, AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-			ImagePullSecrets: t.secrets, Tolerations: t.tolerations, Volumes: volumes(t.images),
+			ImagePullSecrets: t.secrets, Tolerations: t.tolerations, Volumes: images,
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: ptr.To(true), RunAsUser: user, RunAsGroup: user,
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
-				Name: "none", Image: options.PodImage, ImagePullPolicy: corev1.PullIfNotPresent,
+				Name: "none", Image: options.PodImage, ImagePullPolicy: corev1.PullIfNotPresent, VolumeMounts: mounts(images),
 				// With a limit of 10m, the runtime takes 11 s to create a container that does nothing.
 				Resources: corev1.ResourceRequirements{
 					Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("1m"), corev1.ResourceMemory: quantity("1Mi")},
@@ -160,7 +171,10 @@ var notPulled = []string{
 	"CreateContainerConfigError", // the user that it is to run as
 }
 
-// outcomeOf returns how far a pod has come, and why it failed. The kubelet creates a container once it has all image volumes.
+// notCreated are the reasons for which a container waits whose images were pulled: a runtime cannot mount every image.
+var notCreated = []string{"CreateContainerError", "RunContainerError"}
+
+// outcomeOf returns how far a pod has come, and why it failed. The kubelet creates a container once it has what that mounts.
 func outcomeOf(pod *corev1.Pod, now time.Time) (is outcome, reason, message string) {
 	for i := range pod.Status.ContainerStatuses {
 		state := &pod.Status.ContainerStatuses[i].State
@@ -168,6 +182,9 @@ func outcomeOf(pod *corev1.Pod, now time.Time) (is outcome, reason, message stri
 			return pulled, "", ""
 		}
 		w := state.Waiting
+		if w != nil && slices.Contains(notCreated, w.Reason) {
+			return pulled, "", ""
+		}
 		if w == nil || !slices.Contains(notPulled, w.Reason) || strings.Contains(w.Message, "pull QPS exceeded") {
 			continue
 		}

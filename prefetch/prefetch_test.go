@@ -215,6 +215,7 @@ func TestOutcome(t *testing.T) {
 		"backs off":              {of(corev1.PodPending, waiting("ImagePullBackOff", "")), 0, failed, "ImagePullBackOff"},
 		"runs":                   {of(corev1.PodRunning, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), 0, pulled, ""},
 		"could not run":          {of(corev1.PodFailed, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "StartError", ExitCode: 128}}), 0, pulled, ""},
+		"cannot be mounted":      {of(corev1.PodPending, waiting("CreateContainerError", "")), 0, pulled, ""},
 		"evicted":                {evicted, 0, failed, "Evicted"},
 		"not placed yet":         {unplaced, time.Second, pulling, ""},
 		"not placed for a while": {unplaced, unschedulable, failed, "Unschedulable"},
@@ -366,6 +367,21 @@ func TestNamesAreBounded(t *testing.T) {
 		if got := bytesOf(first, 1000); got != want {
 			t.Errorf("annotation %s: %d bytes, want %d", text, got, want)
 		}
+	}
+}
+
+// TestEachImageIsMounted: otherwise the kubelet creates the container although a pull failed.
+func TestEachImageIsMounted(t *testing.T) {
+	images := &target{images: []imageref.PodImage{{Name: "app:1"}, {Name: "model:1"}}}
+	spec := newPod(&v1alpha1.ImagePrefetch{}, images, "n1", 5, 0, &Options{}).Spec
+	for i, volume := range spec.Volumes {
+		mount := spec.Containers[0].VolumeMounts[i]
+		if volume.Image.Reference != images.images[i].Name || mount.Name != volume.Name || !strings.HasPrefix(mount.MountPath, "/images/") {
+			t.Errorf("image %d: volume %+v, mount %+v", i, volume, mount)
+		}
+	}
+	if len(spec.Volumes) != 2 || len(spec.Containers[0].VolumeMounts) != 2 {
+		t.Errorf("%d volumes, %d mounts", len(spec.Volumes), len(spec.Containers[0].VolumeMounts))
 	}
 }
 

@@ -2,13 +2,15 @@
 # Runs the tests and ends with "N passed, N failed".
 #
 #   test.sh test           what a stranger runs, as root (make test): unit, overlays, core
-#   test.sh clusters       besides, every step of the table LANES below (make test-clusters)
+#   test.sh clusters       besides, every step of the table STEP_TABLE below (make test-clusters)
 #   test.sh changed        of that table, the steps whose paths have changed since CI_BASE, in CI_MINUTES: 25 where all
 #                          of them have run before, so that their times are known, and else 75
 #   test.sh all            everything, with FULL=1 (make test-all), as before a release: also the packages rpm, nix,
 #                          okd, kind and release, arch, vm, fuzz, upstream-compared and upstream-bats
 #   test.sh STEP [STEP...] single steps
-#   test.sh list           prints steps=[...], the names of all steps of "all" as a JSON list, for the nightly workflow
+#   test.sh list           prints steps=[...], a JSON list for the nightly workflow: every step of "all", and those of
+#                          "clusters" for the other lines
+#   test.sh table FOLDER   prints a table of these, in Markdown, from each results.tsv below FOLDER
 #
 # FULL=1 has the steps do their long parts, too; lab/test/README.md lists them. LINE=1.35 tests that line: "clusters" is
 # then without what is the same for all lines. Step lines tests what is compiled for the other lines, without clusters.
@@ -21,7 +23,7 @@ cd "$ROOT"
 # which wait; a: packages of other kinds, in "all" only), its minutes on a slow machine where nothing is compiled yet,
 # and the paths that it tests. A change of one below none of all these paths is in doubt: every step is chosen; and so it
 # is with a change below SHARED. What is below APART is tested by lint and module alone.
-LANES='
+STEP_TABLE='
 lint                p 6 .
 module              p 12 .
 nodes               c 12 LAB lab/cmd/localcluster crio kubelet patches scheduler terminal lab/test/cluster lab/test/e2e lab/test/report
@@ -54,7 +56,7 @@ vm                  a 15 PRODUCT LAB docs/install-binaries.md lab/test/vm
 # What packages have in them, and what every test on a cluster is made of.
 PRODUCT="agent api cmd crio deploy extender imageref internal kubectllayers kubelet memlimit ocimanifest patches prefetch resolver scheduler terminal"
 LAB="api deploy imageref internal/auditlog lab/cluster internal/kustomize lab/nodeimages internal/poll lab/scenario internal/testkit lab/test/livetest"
-LANES=${LANES//PRODUCT/$PRODUCT} LANES=${LANES//LAB/$LAB}
+STEP_TABLE=${STEP_TABLE//PRODUCT/$PRODUCT} STEP_TABLE=${STEP_TABLE//LAB/$LAB}
 SHARED=(.ci Makefile go.mod go.sum lab/go.mod lab/go.sum lab/run scripts/build.sh scripts/install-deps.sh scripts/lib.sh scripts/test.sh scripts/tree.sh versions.env)
 # Paths that lint and module alone test.
 APART=(.editorconfig .github .gitignore .golangci.yml .shellcheckrc '*.md' LICENSE docs nix flake.lock flake.nix renovate.json rpm okd-machine-os kind lab/test/layout lab/test/template lab/test/README.md lab/test/checks.sh lab/test/registry.sh
@@ -367,10 +369,10 @@ failures() {
   tail -n 40 "$1"
 }
 
-# of_step STEP COLUMN: what LANES has of it: 2 is its kind, 3 its minutes, 4 and on its paths.
-of_step() { awk -v step="$1" -v column="$2" '$1 == step { for (i = column; i <= (column == 4 ? NF : column); i++) print $i }' <<<"$LANES"; }
+# of_step STEP COLUMN: what STEP_TABLE has of it: 2 is its kind, 3 its minutes, 4 and on its paths.
+of_step() { awk -v step="$1" -v column="$2" '$1 == step { for (i = column; i <= (column == 4 ? NF : column); i++) print $i }' <<<"$STEP_TABLE"; }
 # of_kind KIND: the steps of this kind.
-of_kind() { awk -v kind="$1" '$2 == kind { print $1 }' <<<"$LANES"; }
+of_kind() { awk -v kind="$1" '$2 == kind { print $1 }' <<<"$STEP_TABLE"; }
 
 # oldest_first KIND: the steps of this kind, those first that passed here longest ago: what does not fit into CI_MINUTES
 # is not the same each time.
@@ -470,7 +472,7 @@ changed() {
   # What no row names.
   mapfile -t doubtful < <({
     printf '%s\n' "${APART[@]}"
-    awk '$4 != "." { for (i = 4; i <= NF; i++) print $i }' <<<"$LANES"
+    awk '$4 != "." { for (i = 4; i <= NF; i++) print $i }' <<<"$STEP_TABLE"
   } | sed 's/^/:(exclude)/')
   if [ -z "$known" ] && known=$(git merge-base HEAD origin/main 2>/dev/null) && [ "$known" = "$(git rev-parse HEAD)" ]; then known=''; fi
   for name in $(oldest_first p) $(oldest_first c); do
@@ -521,6 +523,8 @@ summary() {
       [ "$exit" = 0 ] || [ "$f" -gt 0 ] || f=1
     elif [ "$exit" = 0 ]; then p=1 f=0; else p=0 f=1; fi
     printf '%-22s %6d passed %4d failed %4d skipped\n' "$name" "$p" "$f" "$s"
+    printf '%s\t' "$LINE" "$name" "$KUBERNETES_VERSION" "$CRIO_VERSION" "$p" "$f" >>"$OUT/results.tsv"
+    echo "$s" >>"$OUT/results.tsv"
     if [ "$f" -gt 0 ]; then sed -n 's/^FAILED: /  failed /p; s/^=== FAIL: /  failed /p' "$OUT/$name.log" | cut -c1-300; fi
     if [ "$s" -gt 0 ] && [[ $name == upstream-* ]]; then
       echo "  skipped by upstream's own conditions, as on the unpatched tree; reasons in ${OUT#"$ROOT"/}/$name.log"
@@ -561,8 +565,49 @@ restore_settings() {
 # every_step: prints the names of the steps of "all".
 every_step() {
   printf '%s\n' core unit overlays
-  awk 'NF { print $1 }' <<<"$LANES"
+  awk 'NF { print $1 }' <<<"$STEP_TABLE"
   printf '%s\n' fuzz upstream-compared upstream-bats
+}
+
+# cluster_steps LINE: prints the names of the steps of "clusters" for that line.
+cluster_steps() {
+  printf '%s\n' core unit overlays
+  awk '$2 == "p" || $2 == "c" { print $1 }' <<<"$STEP_TABLE" |
+    if [ "$1" = "$DEFAULT_LINE" ]; then cat; else grep -vxF "$(printf '%s\n' "${OF_ALL_LINES[@]}")"; fi
+}
+
+# nightly: prints "LINE STEP" for all that the nightly workflow runs.
+nightly() {
+  local line
+  every_step | sed "s/^/$DEFAULT_LINE /"
+  for line in $(lines); do
+    [ "$line" = "$DEFAULT_LINE" ] || cluster_steps "$line" | sed "s/^/$line /"
+  done
+}
+
+# table FOLDER: prints a row for each step and a column for each line.
+table() {
+  # A result that is missing is one of a machine that was lost, or took too long.
+  awk -F'\t' '
+    NR == FNR {
+      split($0, of, " ")
+      if (!(of[1] in titles)) { lines[++columns] = of[1]; titles[of[1]] = of[1] }
+      if (!(of[2] in known)) { steps[++rows] = of[2]; known[of[2]] }
+      cell[of[1], of[2]] = "**no result**"
+      next
+    }
+    { titles[$1] = "Kubernetes " $3 ", CRI-O " $4 }
+    { cell[$1, $2] = ($6 ? "**" $6 " failed**, " : "") $5 " passed" ($7 ? ", " $7 " skipped" : "") }
+    END {
+      head = "| step |"; rule = "| --- |"
+      for (c = 1; c <= columns; c++) { head = head " " titles[lines[c]] " |"; rule = rule " --- |" }
+      print head "\n" rule
+      for (r = 1; r <= rows; r++) {
+        row = "| " steps[r] " |"
+        for (c = 1; c <= columns; c++) row = row " " cell[lines[c], steps[r]] " |"
+        print row
+      }
+    }' <(nightly) <(find "$1" -name results.tsv -exec cat {} +)
 }
 
 LIMIT=''
@@ -575,12 +620,7 @@ test | clusters | changed | all)
   STEPS=(core unit overlays)
   [ "$1" = test ] || lanes_of=(p c c)
   case $1 in
-  clusters)
-    mapfile -t -O "${#STEPS[@]}" STEPS < <(awk '$2 == "p" || $2 == "c" { print $1 }' <<<"$LANES")
-    if [ "$LINE" != "$DEFAULT_LINE" ]; then
-      mapfile -t STEPS < <(printf '%s\n' "${STEPS[@]}" | grep -vxF "$(printf '%s\n' "${OF_ALL_LINES[@]}")")
-    fi
-    ;;
+  clusters) mapfile -t STEPS < <(cluster_steps "$LINE") ;;
   changed)
     mapfile -t STEPS < <(changed)
     [ ${#STEPS[@]} -gt 0 ] || exit 0
@@ -594,7 +634,11 @@ test | clusters | changed | all)
   esac
   ;;
 list)
-  echo "steps=$(every_step | jq -Rnc '[inputs]')"
+  echo "steps=$(nightly | jq -Rnc '[inputs | split(" ") | {line: .[0], step: .[1]}]')"
+  exit
+  ;;
+table)
+  table "${2:?"usage: test.sh table FOLDER"}"
   exit
   ;;
 '') die "usage: test.sh test | clusters | changed | all | STEP..." ;;

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,15 +39,10 @@ const (
 func newAnnotateCommand() *cobra.Command {
 	o := &annotateOptions{}
 	cmd := &cobra.Command{
-		Use:   "annotate",
-		Short: "Annotates nodes with their usage for Safe, as Prometheus or metrics.k8s.io reports it",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			verflag.PrintAndExitIfRequested()
-			ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			defer cancel()
-			return o.run(ctx)
-		},
+		Use:          "annotate",
+		Short:        "Annotates nodes with their usage for Safe, as Prometheus or metrics.k8s.io reports it",
+		Args:         cobra.NoArgs,
+		RunE:         untilSignal(func(ctx context.Context, _ *pflag.FlagSet) error { return o.run(ctx) }),
 		SilenceUsage: true,
 	}
 	o.addTo(cmd.Flags())

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -31,19 +32,28 @@ func newCommand() *cobra.Command {
 		Use:   "layer-extender",
 		Short: "Scores and filters nodes for a kube-scheduler, as its HTTP extender: by the image layers they hold, and by what they use",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			verflag.PrintAndExitIfRequested()
-			o.apply(cmd.Flags(), os.LookupEnv, func(text string) { klog.InfoS(text) })
-			ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			defer cancel()
+		RunE: untilSignal(func(ctx context.Context, flags *pflag.FlagSet) error {
+			o.apply(flags, os.LookupEnv, func(text string) { klog.InfoS(text) })
 			return o.run(ctx)
-		},
+		}),
 		SilenceUsage: true,
 	}
 	o.addTo(cmd.Flags())
 	verflag.AddFlags(cmd.Flags())
 	cmd.AddCommand(newAnnotateCommand())
 	return cmd
+}
+
+// untilSignal returns what a command runs: f, until a signal ends it.
+func untilSignal(f func(context.Context, *pflag.FlagSet) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		verflag.PrintAndExitIfRequested()
+		// cli.Run has turned it off, for programs that have a feature gate for it. Without, lines name no pod and no agent.
+		klog.EnableContextualLogging(true)
+		ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer cancel()
+		return f(ctx, cmd.Flags())
+	}
 }
 
 // connect returns a client of the apiserver: by the kubeconfig file, $KUBECONFIG or the pod's service account.

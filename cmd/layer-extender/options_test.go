@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"k8s.io/component-base/cli"
+	"k8s.io/klog/v2"
 )
 
 // parse returns the options of a command line and an environment, and what is warned of.
@@ -26,6 +28,21 @@ func parse(t *testing.T, environment map[string]string, args ...string) (*option
 	lookup := func(name string) (string, bool) { text, ok := environment[name]; return text, ok }
 	o.apply(f, lookup, func(text string) { warnings = append(warnings, text) })
 	return o, f, strings.Join(warnings, "\n")
+}
+
+// TestLinesNameWhatTheyAreAbout: cli.Run turns contextual logging off.
+func TestLinesNameWhatTheyAreAbout(t *testing.T) {
+	for _, args := range [][]string{{"--kubeconfig=/missing"}, {"annotate", "--prometheus-address=http://127.0.0.1:9", "--kubeconfig=/missing"}} {
+		cmd := newCommand()
+		cmd.SetArgs(args)
+		if err := cli.RunNoErrOutput(cmd); err == nil || !strings.Contains(err.Error(), "/missing") {
+			t.Errorf("%v: %v", args, err)
+		}
+		named := klog.Background().WithValues("pod", "default/p")
+		if klog.FromContext(klog.NewContext(t.Context(), named)) != named {
+			t.Errorf("%v: the log has no values of the context", args)
+		}
+	}
 }
 
 func TestAddress(t *testing.T) {

@@ -133,7 +133,7 @@ func (w *world) policy(t *testing.T, image string) {
 		"as it makes them": func(*corev1.Pod) {},
 		"as a webhook of a cloud changes them": func(p *corev1.Pod) {
 			p.Spec.Volumes = append(p.Spec.Volumes, token("sts.amazonaws.com"))
-			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "token", MountPath: "/var/run/secrets/eks.amazonaws.com"}}
+			p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "token", MountPath: "/var/run/secrets/eks.amazonaws.com"})
 			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "AWS_ROLE_ARN", Value: "arn"}}
 		},
 	} {
@@ -176,7 +176,7 @@ func (w *world) policy(t *testing.T, image string) {
 				p.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation, p.Spec.Containers[0].SecurityContext.Privileged = nil, ptr.To(true)
 			},
 		},
-		"image volumes, which no container mounts": {
+		"image volumes, mounted below /images": {
 			func(p *corev1.Pod) {
 				p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
 			},
@@ -188,7 +188,10 @@ func (w *world) policy(t *testing.T, image string) {
 				p.Spec.Volumes[1].Projected.Sources[0] = corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "program"}}}
 			},
 			func(p *corev1.Pod) {
-				p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: p.Spec.Volumes[0].Name, MountPath: "/pause"}}
+				p.Spec.Containers[0].VolumeMounts[0].MountPath = "/pause"
+			},
+			func(p *corev1.Pod) {
+				p.Spec.Containers[0].VolumeMounts[0].MountPath = "/images/image-0/../../pause"
 			},
 		},
 		"name no node and have a priority of at most 0": {

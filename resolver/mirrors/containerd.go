@@ -2,8 +2,8 @@ package mirrors
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path"
@@ -62,6 +62,38 @@ type table struct {
 	Capabilities []string `toml:"capabilities"`
 	SkipVerify   bool     `toml:"skip_verify"`
 	OverridePath bool     `toml:"override_path"`
+	// Rewrite is read by the containerd of k3s.
+	Rewrite map[string]string `toml:"rewrite"`
+}
+
+// rewrites change the path of a name before a mirror is asked for it: the first one that does. k3s takes any of several
+// (withRewritesFromHost in github.com/k3s-io/containerd); here the one with the longest pattern counts.
+type rewrites []rewrite
+
+type rewrite struct {
+	pattern *regexp.Regexp
+	with    string
+}
+
+func rewritesOf(patterns map[string]string) (found rewrites, errs []error) {
+	for _, text := range slices.SortedFunc(maps.Keys(patterns), func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) }) {
+		pattern, err := regexp.Compile(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("rewrite: %w", err))
+			continue
+		}
+		found = append(found, rewrite{pattern, patterns[text]})
+	}
+	return found, errs
+}
+
+func (r rewrites) apply(repository string) string {
+	for _, one := range r {
+		if rewritten := one.pattern.ReplaceAllString(repository, one.with); rewritten != repository {
+			return rewritten
+		}
+	}
+	return repository
 }
 
 func fromHosts(file, source string) (entries []Entry, errs []error) {
@@ -76,25 +108,31 @@ func fromHosts(file, source string) (entries []Entry, errs []error) {
 	}
 	digests, tags := Entry{Source: source}, Entry{Source: source, Tags: true}
 	add := func(server string, h *table) {
-		location, insecure, err := locationOf(server, h.OverridePath)
+		location, form, insecure, err := locationOf(server, h.OverridePath)
 		if err != nil {
 			errs = append(errs, err)
 			return
 		}
+		var wrong []error
+		form.rewrites, wrong = rewritesOf(h.Rewrite)
+		errs = append(errs, wrong...)
 		pulls := len(h.Capabilities) == 0 || slices.Contains(h.Capabilities, "pull")
 		if pulls {
-			digests.add(location, insecure || h.SkipVerify)
+			digests.add(location, form, insecure || h.SkipVerify)
 		}
 		if pulls && (len(h.Capabilities) == 0 || slices.Contains(h.Capabilities, "resolve")) {
-			tags.add(location, insecure || h.SkipVerify)
+			tags.add(location, form, insecure || h.SkipVerify)
 		}
 	}
 	// Tables are tried in the order in which they stand in the file.
+	seen := map[string]bool{}
 	for _, key := range meta.Keys() {
-		if len(key) == 2 && key[0] == "host" {
-			h := content.Host[key[1]]
-			add(key[1], &h)
+		if len(key) < 2 || key[0] != "host" || seen[key[1]] {
+			continue
 		}
+		seen[key[1]] = true
+		h := content.Host[key[1]]
+		add(key[1], &h)
 	}
 	// The server is asked last, in place of the registry itself if it is another.
 	if content.Server != "" && (content.SkipVerify || !sameServer(content.Server, source)) {
@@ -104,35 +142,51 @@ func fromHosts(file, source string) (entries []Entry, errs []error) {
 	return slices.DeleteFunc([]Entry{digests, tags}, func(e Entry) bool { return len(e.Mirrors) == 0 }), errs
 }
 
-func (e *Entry) add(location string, insecure bool) {
+// add adds a mirror. Of two at a host with other paths, the first counts.
+func (e *Entry) add(location string, form Form, insecure bool) {
+	if slices.Contains(e.Mirrors, location) {
+		return
+	}
 	e.Mirrors = append(e.Mirrors, location)
 	if insecure {
 		e.Insecure = append(e.Insecure, location)
 	}
+	if form.Path != "" || form.rewrites != nil {
+		if e.Forms == nil {
+			e.Forms = map[string]Form{}
+		}
+		e.Forms[location] = form
+	}
 }
 
 func sameServer(server, source string) bool {
-	location, insecure, err := locationOf(server, false)
-	return err == nil && !insecure && policy.Canonical(location) == policy.Canonical(source)
+	location, form, insecure, err := locationOf(server, false)
+	return err == nil && form.Path == "" && !insecure && policy.Canonical(location) == policy.Canonical(source)
 }
 
-// locationOf returns the registry, or the repository in it, at an address. Below it, containerd asks for /v2/, unless the
-// path overrides that: such a path has to begin with /v2.
-func locationOf(server string, override bool) (location string, insecure bool, err error) {
+// locationOf returns the registry, or the repository in it, at an address, and the path there. containerd asks for /v2 below
+// the path, unless that ends so or overrides it (parseHostConfig in core/remotes/docker/config).
+func locationOf(server string, override bool) (location string, form Form, insecure bool, err error) {
 	u, err := address(server)
 	if err != nil {
-		return "", false, err
+		return "", Form{}, false, err
 	}
 	below := path.Clean("/" + u.Path)
-	rest, v2 := strings.CutPrefix(below, "/v2")
-	switch {
-	case below == "/" && !override, rest == "" && v2:
-		rest = ""
-	case override && strings.HasPrefix(rest, "/") && v2:
-	default:
-		return "", false, fmt.Errorf("%s: left out, since only paths below /v2/ (with override_path) can be asked", server)
+	if !override && !strings.HasSuffix(below, "/v2") {
+		below = path.Join(below, "v2")
 	}
-	return u.Host + rest, u.Scheme == "http", nil
+	rest, isV2 := strings.CutPrefix(below, "/v2/")
+	switch {
+	case below == "/v2":
+		rest = ""
+	case below == "/":
+		return "", Form{}, false, fmt.Errorf("%s: left out, since override_path without a path is not supported", server)
+	case isV2:
+		rest = "/" + rest
+	default:
+		rest, form.Path = "", (&url.URL{Path: below}).EscapedPath()
+	}
+	return u.Host + rest, form, u.Scheme == "http", nil
 }
 
 func address(server string) (*url.URL, error) {
@@ -147,8 +201,8 @@ func address(server string) (*url.URL, error) {
 }
 
 // FromK3s reads the mirrors of a registries.yaml of k3s or RKE2
-// (https://docs.k3s.io/installation/private-registry). It also returns what is left out: rewrites, and mirrors
-// below other paths than /v2/. Credentials and certificates that it has are not read.
+// (https://docs.k3s.io/installation/private-registry). It also returns what is left out. Credentials and certificates that it
+// has are not read.
 func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -175,23 +229,24 @@ func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 		if source != anyRegistry {
 			entries = append(entries, Entry{Source: source}) // k3s writes a folder for it
 		}
-		if len(mirror.Rewrites) > 0 {
-			leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, errRewrite))
-			continue
+		rewritten, wrong := rewritesOf(mirror.Rewrites)
+		for _, err := range wrong {
+			leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, err))
 		}
 		e := Entry{Source: source}
 		for _, endpoint := range mirror.Endpoints {
 			u, err := address(endpoint)
-			location, insecure := "", false
+			location, form, insecure := "", Form{}, false
 			if err == nil {
 				// A path is the whole path, as with override_path.
-				location, insecure, err = locationOf(endpoint, strings.Trim(u.Path, "/") != "")
+				location, form, insecure, err = locationOf(endpoint, strings.Trim(u.Path, "/") != "")
 			}
 			if err != nil {
 				leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, err))
 				continue
 			}
-			e.add(location, insecure || content.Configs[u.Host].TLS.SkipVerify)
+			form.rewrites = rewritten
+			e.add(location, form, insecure || content.Configs[u.Host].TLS.SkipVerify)
 		}
 		if len(e.Mirrors) > 0 {
 			tags := e
@@ -202,5 +257,3 @@ func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 	slices.SortStableFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Source, b.Source) })
 	return entries, leftOut, nil
 }
-
-var errRewrite = errors.New("rewrites of names are left out")

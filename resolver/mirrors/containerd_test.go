@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,34 +23,37 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
-// asked returns where a reference is asked for by rules, each with "!" if insecurely; nothing if there is no rule.
+// asked returns where a reference is asked for by rules, each with its path if that is another than /v2, and with "!" if
+// insecurely; nothing if there is no rule.
 func asked(t *testing.T, rules *Rules, name string) string {
 	t.Helper()
 	named, err := imageref.Full(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rule := rules.Find(named)
-	if rule == nil {
-		rule = rules.FindAny(named)
+	found := rules.Find(named)
+	if found == nil {
+		found = rules.FindAny(named)
 	}
-	if rule == nil {
+	if found == nil {
 		return ""
 	}
+	rule := found.For(named)
 	use := "tag-only"
 	if strings.Contains(name, "@") {
 		use = "digest-only"
 	}
-	var found []string
+	var locations []string
 	for _, m := range rule.Mirrors {
 		if m.PullFromMirror == use {
-			found = append(found, m.Location+map[bool]string{true: "!"}[m.Insecure])
+			host, _, _ := strings.Cut(m.Location, "/")
+			locations = append(locations, m.Location+strings.Replace(found.Path(host), "/", "+/", 1)+map[bool]string{true: "!"}[m.Insecure])
 		}
 	}
 	if !rule.Blocked {
-		found = append(found, rule.Location)
+		locations = append(locations, rule.Location)
 	}
-	return strings.Join(found, " ")
+	return strings.Join(locations, " ")
 }
 
 var byDigest = "@sha256:" + strings.Repeat("a", 64)
@@ -69,6 +73,11 @@ server = "https://registry-1.docker.io"
   override_path = true
 [host."https://push.test"]
   capabilities = ["push"]
+[host."https://below.test/a b/"]
+[host."https://twice.test/v2/hub"]
+[host."https://below.test/second"]
+[host."https://none.test"]
+  override_path = true
 `)
 	hosts("quay.io", "server = \"https://only.test\"\nskip_verify = true\n")
 	hosts("same.test", "server = \"https://same.test:443\"\nskip_verify = true\n")
@@ -77,16 +86,17 @@ server = "https://registry-1.docker.io"
 	hosts("broken.test", "[host")
 	write(t, filepath.Join(dir, "certificates.test", "ca.crt"), "x")
 	entries, errs, err := FromContainerd(dir)
-	if text := fmt.Sprint(errs); err != nil || len(errs) != 2 || !strings.Contains(text, "broken.test/hosts.toml") || !strings.Contains(text, "artifactory.test") {
+	if text := fmt.Sprint(errs); err != nil || len(errs) != 2 || !strings.Contains(text, "broken.test/hosts.toml") || !strings.Contains(text, "none.test: left out") {
 		t.Errorf("errors %v", errs)
 	}
 	rules, errs := New(entries)
 	if errs != nil {
 		t.Error(errs)
 	}
+	const below = "artifactory.test/library/nginx+/artifactory/api/docker/hub/v2 below.test/library/nginx+/a%20b/v2 twice.test/hub/v2/library/nginx"
 	for name, want := range map[string]string{
-		"docker.io/library/nginx:1":           "z.test harbor.test/hub docker.io",
-		"docker.io/library/nginx" + byDigest:  "z.test a.test:5000! harbor.test/hub docker.io",
+		"docker.io/library/nginx:1":           "z.test/library/nginx harbor.test/hub/library/nginx " + below + " docker.io/library/nginx",
+		"docker.io/library/nginx" + byDigest:  "z.test/library/nginx a.test:5000/library/nginx! harbor.test/hub/library/nginx " + below + " docker.io/library/nginx",
 		"quay.io/x:1":                         "only.test!",
 		"own.test:5000/x:1":                   "mirror.test! own.test:5000",
 		"elsewhere.test/x:1":                  "127.0.0.1:30020! elsewhere.test",
@@ -103,19 +113,73 @@ server = "https://registry-1.docker.io"
 	}
 }
 
+// TestRewrites: what k3s' containerd rewrites in names, in forms that its users have, for its mirrors and not for the
+// registry itself.
+func TestRewrites(t *testing.T) {
+	file := write(t, filepath.Join(t.TempDir(), "registries.yaml"), `
+mirrors:
+  docker.io: {endpoint: ["https://harbor.test", "http://b.test/v2/deep"], rewrite: {"^(.*)$": "hub/$1", "^rancher/(.*)": "copies/rancher-images/$1", "^library/alpine$": "my-org/alpine"}}
+  quay.io: {endpoint: ["https://gitlab.test:443"], rewrite: {"^(.*)$": /group/dependency_proxy/containers/$1}}
+  ghcr.io: {endpoint: ["https://harbor.test"], rewrite: {"^test/": "rancher/", "(": x}}
+  broken.test: {endpoint: ["https://harbor.test", "https://b.test"], rewrite: {"^upper/": "UPPER/", "^out/": "../../out.test/"}}
+  "*": {endpoint: ["https://harbor.test"], rewrite: {"^": "any/"}}
+`)
+	k3s, errs, err := FromK3s(file)
+	if text := fmt.Sprint(errs); err != nil || len(errs) != 1 || !strings.Contains(text, "mirrors of ghcr.io: rewrite: ") {
+		t.Errorf("errors %v, %v", errs, err)
+	}
+	// As k3s writes it for containerd.
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "registry.k8s.io", "hosts.toml"), `
+server = "https://registry.k8s.io/v2"
+capabilities = ["pull", "resolve", "push"]
+[host]
+[host."https://harbor.test/v2"]
+  capabilities = ["pull", "resolve"]
+  [host."https://harbor.test/v2".rewrite]
+    "^(.*)$" = "k8s/$1"
+`)
+	write(t, filepath.Join(dir, "quay.io", "hosts.toml"), "[host.\"https://q.test\".rewrite]\n\"^x/\" = \"q/\"\n")
+	containerd, errs, err := FromContainerd(dir)
+	if err != nil || errs != nil {
+		t.Errorf("errors %v, %v", errs, err)
+	}
+	ofCluster := Entry{Source: "docker.io", Mirrors: []string{"cluster.test/hub"}, Tags: true}
+	rules, errs := New(slices.Concat([]Entry{ofCluster}, k3s, containerd))
+	if errs != nil {
+		t.Error(errs)
+	}
+	for name, want := range map[string]string{
+		"nginx:1":                            "cluster.test/hub/library/nginx harbor.test/hub/library/nginx b.test/deep/hub/library/nginx! docker.io/library/nginx",
+		"docker.io/team/a" + byDigest:        "harbor.test/hub/team/a b.test/deep/hub/team/a! docker.io/team/a",
+		"rancher/pause" + byDigest:           "harbor.test/copies/rancher-images/pause b.test/deep/copies/rancher-images/pause! docker.io/rancher/pause",
+		"alpine" + byDigest:                  "harbor.test/my-org/alpine b.test/deep/my-org/alpine! docker.io/library/alpine",
+		"quay.io/x/y:1":                      "gitlab.test:443/group/dependency_proxy/containers/x/y q.test/q/y quay.io/x/y",
+		"ghcr.io/test/kubectl:1":             "harbor.test/rancher/kubectl ghcr.io/test/kubectl",
+		"ghcr.io/other/test/kubectl:1":       "harbor.test/other/test/kubectl ghcr.io/other/test/kubectl",
+		"registry.k8s.io/pause:3.10":         "harbor.test/k8s/pause registry.k8s.io/pause",
+		"broken.test/upper/x:1":              "broken.test/upper/x",
+		"broken.test/out/x:1":                "harbor.test/out.test/x b.test/out.test/x broken.test/out/x",
+		"elsewhere.test:5000/a/b" + byDigest: "harbor.test/any/a/b elsewhere.test:5000/a/b",
+	} {
+		if got := asked(t, rules, name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestFromK3s(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "registries.yaml"), `
 mirrors:
   docker.io: {endpoint: ["https://a.test:5000", "https://harbor.test/v2/hub"]}
-  rewritten.test: {endpoint: ["https://a.test"], rewrite: {"^x/(.*)": "y/$1"}}
   "*": {endpoint: ["https://cache.test"]}
   other.test: {endpoint: ["https://a.test/prefix", "https://b.test/"]}
 configs:
   "a.test:5000": {tls: {insecure_skip_verify: true}, auth: {username: u, password: s3cret}}
 `)
 	entries, errs, err := FromK3s(file)
-	if text := fmt.Sprint(errs); err != nil || len(errs) != 2 || !strings.Contains(text, "rewritten.test") || !strings.Contains(text, "a.test/prefix") {
-		t.Errorf("errors %v", errs)
+	if err != nil || errs != nil {
+		t.Errorf("errors %v, %v", errs, err)
 	}
 	rules, errs := New(entries)
 	if errs != nil {
@@ -124,8 +188,7 @@ configs:
 	for name, want := range map[string]string{
 		"docker.io/library/nginx:1":          "a.test:5000! harbor.test/hub docker.io",
 		"docker.io/library/nginx" + byDigest: "a.test:5000! harbor.test/hub docker.io",
-		"other.test/x:1":                     "b.test other.test",
-		"rewritten.test/x/a:1":               "",
+		"other.test/x:1":                     "a.test/x+/prefix b.test/x other.test/x",
 		"elsewhere.test/x:1":                 "cache.test elsewhere.test",
 	} {
 		if got := asked(t, rules, name); got != want {

@@ -4,6 +4,8 @@ package mirrors
 
 import (
 	"fmt"
+	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,6 +31,8 @@ type Entry struct {
 	Mirrors []string
 	// Insecure are those of them that may be asked by plain HTTP and with any certificate.
 	Insecure []string
+	// Forms are those of mirrors of a whole registry that are not asked in the usual form.
+	Forms map[string]Form
 	// Tags is set if the mirrors are for tags; otherwise they are for digests.
 	Tags bool
 	// Only is set if the source itself is not asked.
@@ -49,11 +53,47 @@ func checkRepository(text string) error {
 	return nil
 }
 
-// Rules are rules of registries.conf, one for each source.
+// Form is what containerd changes in requests to a mirror.
+type Form struct {
+	// Path takes the place of /v2, if it is not empty.
+	Path     string
+	rewrites rewrites
+}
+
+// Rule is a rule of registries.conf, with the forms of its mirrors.
+type Rule struct {
+	sysregistriesv2.Registry
+	forms map[string]Form
+}
+
+// Path returns what a mirror has in place of /v2, if it is not that.
+func (r *Rule) Path(mirror string) string { return r.forms[mirror].Path }
+
+// For returns the rule for a reference: where mirrors rewrite names, one for this name alone.
+func (r *Rule) For(named reference.Named) *sysregistriesv2.Registry {
+	own := r.Registry
+	if len(r.forms) == 0 {
+		return &own
+	}
+	own.Prefix, own.Location, own.Mirrors = named.Name(), named.Name(), nil
+	for _, mirror := range r.Mirrors {
+		below := strings.TrimPrefix(named.Name(), r.Prefix)
+		if rewrites := r.forms[mirror.Location].rewrites; rewrites != nil {
+			below = path.Clean("/" + rewrites.apply(reference.Path(named)))
+		}
+		// Nodes go on with the next mirror, too, after what is no name.
+		if mirror.Location += below; checkRepository(mirror.Location) == nil {
+			own.Mirrors = append(own.Mirrors, mirror)
+		}
+	}
+	return &own
+}
+
+// Rules have one for each source.
 type Rules struct {
-	bySource []sysregistriesv2.Registry
+	bySource []Rule
 	// anywhere is the rule for registries without another; without a source.
-	anywhere *sysregistriesv2.Registry
+	anywhere *Rule
 }
 
 // New returns the rules for entries, and what is wrong with those that are left out.
@@ -68,21 +108,20 @@ func New(entries []Entry) (*Rules, []error) {
 		}
 		if rule.Prefix == anyRegistry {
 			if rules.anywhere != nil {
-				rules.anywhere.Mirrors = append(rules.anywhere.Mirrors, rule.Mirrors...)
+				rules.anywhere.add(rule)
 			} else {
 				rules.anywhere = rule
 			}
 			continue
 		}
-		at := slices.IndexFunc(rules.bySource, func(r sysregistriesv2.Registry) bool { return r.Prefix == rule.Prefix })
+		at := slices.IndexFunc(rules.bySource, func(r Rule) bool { return r.Prefix == rule.Prefix })
 		switch {
 		case at < 0 && len(rules.bySource) == MaxSources:
 			errs = append(errs, fmt.Errorf("%s: more than %d sources have mirrors", rule.Prefix, MaxSources))
 		case at < 0:
 			rules.bySource = append(rules.bySource, *rule)
 		default:
-			rules.bySource[at].Mirrors = append(rules.bySource[at].Mirrors, rule.Mirrors...)
-			rules.bySource[at].Blocked = rules.bySource[at].Blocked || rule.Blocked
+			rules.bySource[at].add(rule)
 		}
 	}
 	for i := range rules.bySource {
@@ -94,8 +133,17 @@ func New(entries []Entry) (*Rules, []error) {
 	return rules, errs
 }
 
+// add adds what another rule for the same source has.
+func (r *Rule) add(more *Rule) {
+	r.Mirrors, r.Blocked = append(r.Mirrors, more.Mirrors...), r.Blocked || more.Blocked
+	if r.forms == nil {
+		r.forms = more.forms
+	}
+	maps.Copy(r.forms, more.forms)
+}
+
 // bound leaves each mirror of a rule once, and no more than MaxEach for tags and for digests.
-func bound(rule *sysregistriesv2.Registry) (errs []error) {
+func bound(rule *Rule) (errs []error) {
 	var kept []sysregistriesv2.Endpoint
 	count := map[string]int{}
 	for _, mirror := range rule.Mirrors {
@@ -116,9 +164,9 @@ func bound(rule *sysregistriesv2.Registry) (errs []error) {
 
 // ruleOf returns mirrors as a rule of registries.conf, in the way in which OpenShift writes
 // them there, without those that are not valid; nil if the source is not.
-func ruleOf(m *Entry) (*sysregistriesv2.Registry, []error) {
+func ruleOf(m *Entry) (*Rule, []error) {
 	var errs []error
-	rule := &sysregistriesv2.Registry{Prefix: m.Source, Blocked: m.Only}
+	rule := &Rule{sysregistriesv2.Registry{Prefix: m.Source, Blocked: m.Only}, maps.Clone(m.Forms)}
 	domain, wild := strings.CutPrefix(m.Source, "*.")
 	if m.Source == anyRegistry {
 		wild = true
@@ -143,14 +191,14 @@ func ruleOf(m *Entry) (*sysregistriesv2.Registry, []error) {
 }
 
 // Find returns the rule for a reference: that for the longest part of its name; nil if there is none with mirrors.
-func (r *Rules) Find(named reference.Named) *sysregistriesv2.Registry {
+func (r *Rules) Find(named reference.Named) *Rule {
 	if found := r.find(named); found != nil && (len(found.Mirrors) > 0 || found.Blocked) {
 		return found
 	}
 	return nil
 }
 
-func (r *Rules) find(named reference.Named) (found *sysregistriesv2.Registry) {
+func (r *Rules) find(named reference.Named) (found *Rule) {
 	if r == nil {
 		return nil
 	}
@@ -164,7 +212,7 @@ func (r *Rules) find(named reference.Named) (found *sysregistriesv2.Registry) {
 }
 
 // FindAny returns the rule for registries without another one, for that of a reference; nil if there is none.
-func (r *Rules) FindAny(named reference.Named) *sysregistriesv2.Registry {
+func (r *Rules) FindAny(named reference.Named) *Rule {
 	if r == nil || r.anywhere == nil || r.find(named) != nil {
 		return nil
 	}

@@ -65,15 +65,14 @@ type challengeKey struct {
 	insecure bool
 }
 
-// repositoryKey is for what a registry states at one repository.
+// repositoryKey is for what a registry states at one repository, which has a path in it.
 type repositoryKey struct {
 	challengeKey
 	repository string
 }
 
 type tokenKey struct {
-	challengeKey
-	repository string
+	repositoryKey
 	credential authn.AuthConfig
 }
 
@@ -308,10 +307,12 @@ func shared[T any](ctx context.Context, flights *singleflight.Group, key string,
 
 func (s *source) challengeKey() challengeKey { return challengeKey{s.domain, s.insecure} }
 
-func (s *source) repositoryKey() repositoryKey { return repositoryKey{s.challengeKey(), s.repository} }
+func (s *source) repositoryKey() repositoryKey {
+	return repositoryKey{s.challengeKey(), s.path + "/" + s.repository}
+}
 
 func (s *source) tokenKey(credential authn.AuthConfig) tokenKey {
-	return tokenKey{s.challengeKey(), s.repository, credential}
+	return tokenKey{s.repositoryKey(), credential}
 }
 
 // registry returns the registry as go-containerregistry names it.

@@ -2,6 +2,9 @@ package registry
 
 import (
 	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -178,4 +181,97 @@ func TestMirrorsOfAnyRegistry(t *testing.T) {
 			t.Errorf("%s: %v, error %v, want %s first", name, sources, err, want)
 		}
 	}
+}
+
+// TestRewrittenNames: a mirror is asked for the name that nodes ask it for.
+func TestRewrittenNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "registries.yaml")
+	if err := os.WriteFile(file, []byte(`mirrors: {quay.test: {endpoint: ["https://harbor.test"], rewrite: {"^(.*)$": "proxy/$1"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	entries, _, err := mirrors.FromK3s(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A rule of registries.conf for less of the name.
+	w := newWorld(t, func(c *Config) { c.Mirrors = entries }, withConf(writeConf(t, "[[registry]]\nlocation = \"quay.test/deep\"\n[[registry.mirror]]\nlocation = \"copy.test\"\n")))
+	for name, want := range map[string]string{"quay.test/team/x:1": "harbor.test proxy/team/x, quay.test team/x", "quay.test/deep/x:1": "copy.test x, quay.test deep/x"} {
+		sources, err := w.sources(name)
+		if err != nil || len(sources) != 2 {
+			t.Errorf("%s: %v, error %v", name, sources, err)
+			continue
+		}
+		if got := fmt.Sprintf("%s %s, %s %s", sources[0].domain, sources[0].repository, sources[1].domain, sources[1].repository); got != want || !sources[0].listed || !sources[1].listed {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestMirrorIsTold: a mirror that containerd asks for several registries gets to know for which, as containerd tells it
+// (docs/hosts.md there: ns); a registry does not, nor a mirror of registries.conf. One at a path is asked there.
+func TestMirrorIsTold(t *testing.T) {
+	content := &repository{}
+	id := content.push("team/x", manifestType, manifestOf(), "1")
+	var told []string
+	asked := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			below, _, _ := strings.Cut(r.URL.Path, "/v2/")
+			told = append(told, r.Method+below+"?"+r.URL.RawQuery)
+			r.URL.Path = strings.TrimPrefix(r.URL.Path, below)
+		}
+		content.ServeHTTP(w, r)
+	})
+	mirror := listen(t, "127.0.0.1:0", "mirror.test", false, asked)
+	entries := []mirrors.Entry{
+		{Source: "*", Mirrors: []string{mirror.host}, Tags: true},
+		{Source: "below.test", Mirrors: []string{mirror.host}, Forms: map[string]mirrors.Form{mirror.host: {Path: "/api/hub%20/v2"}}, Tags: true},
+	}
+	w := newWorld(t, func(c *Config) { c.Mirrors = entries }, withConf(writeConf(t, fmt.Sprintf("[[registry]]\nlocation = \"file.test\"\n[[registry.mirror]]\nlocation = %q\n", mirror.host))))
+	for name, want := range map[string]string{
+		"any.test:5000/team/x:1":  "HEAD?ns=any.test%3A5000 GET?ns=any.test%3A5000",
+		"docker.io/team/x:1":      "HEAD?ns=docker.io GET?ns=docker.io",
+		"below.test/team/x:1":     "HEAD/api/hub ?ns=below.test GET/api/hub ?ns=below.test",
+		"file.test/team/x:1":      "HEAD? GET?",
+		mirror.host + "/team/x:1": "HEAD? GET?",
+	} {
+		told = nil
+		got, err := w.Digest(t.Context(), name, nil)
+		if err != nil || got != id.String() {
+			t.Errorf("%s: %s, error %v", name, got, err)
+		}
+		if _, err := w.Resolve(t.Context(), name, amd64, nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := strings.Join(told, " "); got != want {
+			t.Errorf("%s: the mirror is asked %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestTokensOfPaths: two registries of one manager, at paths of their own, have their own token servers. What one states
+// and gives does not count for the other.
+func TestTokensOfPaths(t *testing.T) {
+	content := &repository{}
+	content.push("team/x", manifestType, manifestOf(), "1")
+	ts := listen(t, "127.0.0.1:0", "token.test", false, &tokenServer{expires: 300})
+	of := func(path string) http.Handler {
+		return http.StripPrefix(path, behindToken("https://"+ts.host+path+"/token", content, func(token string) bool { return strings.Contains(token, "repository:team/x:pull") }))
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/hub/", of("/hub"))
+	mux.Handle("/quay/", of("/quay"))
+	manager := listen(t, "127.0.0.1:0", "mirror.test", false, mux) // /v2/ is 404
+	var entries []mirrors.Entry
+	for source, path := range map[string]string{"docker.io": "/hub/v2", "quay.io": "/quay/v2"} {
+		entries = append(entries, mirrors.Entry{Source: source, Mirrors: []string{manager.host}, Forms: map[string]mirrors.Form{manager.host: {Path: path}}, Tags: true, Only: true})
+	}
+	w := newWorld(t, func(c *Config) { c.Mirrors = entries })
+	for _, name := range []string{"docker.io/team/x:1", "quay.io/team/x:1", "docker.io/team/x:1"} {
+		if _, err := w.Resolve(t.Context(), name, amd64, nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	wantRequests(t, ts, "GET /hub/token", "GET /quay/token")
+	const hub, quay = "GET /hub/v2/team/x/manifests/1", "GET /quay/v2/team/x/manifests/1"
+	wantRequests(t, manager, "GET /v2/", hub, hub, quay, quay, hub)
 }

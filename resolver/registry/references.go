@@ -1,17 +1,14 @@
 package registry
 
 import (
+	"cmp"
 	"fmt"
-	"os"
-	"path/filepath"
+	"net/url"
 	"slices"
 	"strings"
 
-	"github.com/BurntSushi/toml"
 	"github.com/distribution/reference"
 	podmanref "go.podman.io/image/v5/docker/reference"
-	"go.podman.io/image/v5/pkg/sysregistriesv2"
-	"go.podman.io/image/v5/types"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
@@ -25,7 +22,7 @@ import (
 // has both a tag and a digest, only the digest is kept. Every error is an
 // *Error.
 func (c *Client) References(image string) ([]string, error) {
-	references, err := c.conf.shortNames().References(image)
+	references, err := c.conf.ShortNames().References(image)
 	if err != nil {
 		return nil, invalidReference(image, err)
 	}
@@ -49,7 +46,7 @@ func (c *Client) sources(name string) ([]*source, error) {
 	if err != nil {
 		return nil, invalidReference(name, err)
 	}
-	return c.conf.sources(named, c.mirrored.Load())
+	return sourcesOf(named, c.conf, c.mirrored.Load())
 }
 
 // SetMirrors replaces the mirrors that the cluster states, which come before those of Config.Mirrors. Of the rules of registries.conf
@@ -61,85 +58,13 @@ func (c *Client) SetMirrors(all []mirrors.Entry) []error {
 	return errs
 }
 
-// registriesConf is a containers-registries.conf(5) file. A nil pointer means
-// that there is none.
-type registriesConf struct {
-	system *types.SystemContext
-	short  imageref.ShortNames
-}
-
-// shortNames returns the file's rules for names without a registry.
-func (r *registriesConf) shortNames() *imageref.ShortNames {
-	if r == nil {
-		return &imageref.ShortNames{}
-	}
-	return &r.short
-}
-
-func loadRegistriesConf(path string) (*registriesConf, error) {
-	if path == "" {
-		return nil, nil
-	}
-	// Both paths are given, so that the host's own configuration is not used.
-	system := &types.SystemContext{SystemRegistriesConfPath: path, SystemRegistriesConfDirPath: path + ".d"}
-	sysregistriesv2.InvalidateCache()
-	search, err := sysregistriesv2.UnqualifiedSearchRegistries(system)
-	if err != nil {
-		return nil, err
-	}
-	// The library has checked the aliases, but it returns them only with a lock
-	// file that it writes below /var/cache.
-	aliases, err := loadAliases(path)
-	if err != nil {
-		return nil, err
-	}
-	return &registriesConf{system: system, short: imageref.ShortNames{Aliases: aliases, Search: search}}, nil
-}
-
-// loadAliases returns the short names of registries.conf. Those of drop-ins
-// replace those of the file.
-func loadAliases(path string) (map[string]string, error) {
-	files, err := filepath.Glob(filepath.Join(path+".d", "*.conf"))
-	if err != nil {
-		return nil, err
-	}
-	aliases := map[string]string{}
-	for _, file := range append([]string{path}, files...) {
-		if info, err := os.Stat(file); err == nil && info.IsDir() {
-			continue
-		}
-		var content struct {
-			Aliases map[string]string `toml:"aliases"`
-		}
-		if _, err := toml.DecodeFile(file, &content); err != nil {
-			return nil, fmt.Errorf("reading short-name aliases of %s: %w", file, err)
-		}
-		for name, repository := range content.Aliases {
-			aliases[name] = repository
-		}
-	}
-	return aliases, nil
-}
-
-// find returns the rule for a reference; nil if there is none.
-func (r *registriesConf) find(named reference.Named) (*sysregistriesv2.Registry, error) {
-	if r == nil {
-		return nil, nil
-	}
-	registry, err := sysregistriesv2.FindRegistry(r.system, named.String())
-	if err != nil {
-		return nil, invalidReference(named.String(), err)
-	}
-	return registry, nil
-}
-
-// sources returns where a reference can be fetched, in the order to try, by the file and the
+// sourcesOf returns where a reference can be fetched, in the order to try, by the file and the
 // other rules. As for container runtimes, mirrors of what is
 // blocked are asked.
-func (r *registriesConf) sources(named reference.Named, rules *mirrors.Rules) ([]*source, error) {
-	registry, err := r.find(named)
+func sourcesOf(named reference.Named, conf *mirrors.Conf, rules *mirrors.Rules) ([]*source, error) {
+	registry, err := conf.Find(named)
 	if err != nil {
-		return nil, err
+		return nil, invalidReference(named.String(), err)
 	}
 	mirrored := rules.Find(named)
 	if registry == nil && mirrored == nil {
@@ -147,7 +72,7 @@ func (r *registriesConf) sources(named reference.Named, rules *mirrors.Rules) ([
 	}
 	ofCluster := mirrored != nil && (registry == nil || len(mirrored.Prefix) >= len(registry.Prefix))
 	if ofCluster {
-		registry = mirrored
+		registry = mirrored.For(named)
 	}
 	if registry == nil {
 		return []*source{newSource(named)}, nil
@@ -171,7 +96,7 @@ func (r *registriesConf) sources(named reference.Named, rules *mirrors.Rules) ([
 			return nil, invalidReference(endpoint.Reference.String(), err)
 		}
 		// The file may have a rule for the mirror itself, too.
-		own, err := r.find(rewritten)
+		own, err := conf.Find(rewritten)
 		if err != nil || own != nil && own.Blocked {
 			continue
 		}
@@ -184,6 +109,10 @@ func (r *registriesConf) sources(named reference.Named, rules *mirrors.Rules) ([
 		// the reference chooses the registry.
 		listed, _, _ := strings.Cut(endpoint.Endpoint.Location, "/")
 		s.listed = listed == s.domain
+		if of := reference.Domain(named); ofCluster && s.domain != of {
+			s.query = "?" + url.Values{"ns": {of}}.Encode()
+			s.path = cmp.Or(mirrored.Path(s.domain), s.path)
+		}
 		sources = append(sources, s)
 	}
 	if len(sources) == 0 {

@@ -74,7 +74,7 @@ type Config struct {
 // Client asks registries. It is safe for concurrent use.
 type Client struct {
 	policy    *policy.Policy
-	conf      *registriesConf
+	conf      *mirrors.Conf
 	transport *transport
 	manifests *http.Client
 	auth      *authorizer
@@ -119,7 +119,7 @@ func New(config Config) (*Client, error) {
 	if !(forNodes >= 0 && forNodes <= 1) { // NaN is neither
 		return nil, fmt.Errorf("share of quotas for the nodes %v: 0 to 1", forNodes)
 	}
-	conf, err := loadRegistriesConf(config.RegistriesConf)
+	conf, err := mirrors.LoadConf(config.RegistriesConf)
 	if err != nil {
 		return nil, err
 	}
@@ -164,9 +164,7 @@ func (c *Client) Resolve(ctx context.Context, reference string, platforms []stri
 // Digest asks, with a HEAD request, which digest the registry has for a full
 // reference. Credentials are used as in Resolve. Every error is an *Error.
 func (c *Client) Digest(ctx context.Context, reference string, keychains []authn.Keychain) (string, error) {
-	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (string, error) {
-		return s.digest(ctx)
-	})
+	return first(ctx, c, reference, keychains, func(ctx context.Context, s *session) (string, error) { return s.digest(ctx) })
 }
 
 // Denied returns why a reference may not be asked for, or nil if it may. It
@@ -264,8 +262,8 @@ func withCredentials[T any](ctx context.Context, c *Client, source *source, all 
 type source struct {
 	// domain of the registry as in references, for messages and metrics.
 	domain string
-	// repository below the domain.
-	repository string
+	// path of the domain's API, and the repository below it.
+	path, repository string
 	// identifier is a tag, or a digest.
 	identifier string
 	// byDigest is set if identifier is a digest.
@@ -275,10 +273,12 @@ type source struct {
 	insecure bool
 	// listed by the administrator in registries.conf.
 	listed bool
+	// query of requests for manifests tells a mirror for which registry it is asked, as containerd does.
+	query string
 }
 
 func newSource(named reference.Named) *source {
-	s := &source{domain: reference.Domain(named), repository: reference.Path(named)}
+	s := &source{domain: reference.Domain(named), path: "/v2", repository: reference.Path(named)}
 	switch named := named.(type) {
 	case reference.Digested:
 		s.identifier, s.byDigest = named.Digest().String(), true

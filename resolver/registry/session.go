@@ -223,7 +223,7 @@ func (s *session) send(ctx context.Context, g *grant, method, identifier string)
 	var found *answer
 	var challenge http.Header
 	err = s.client.transport.within(ctx, x, func(ctx context.Context) error {
-		url := fmt.Sprintf("%s://%s/v2/%s/manifests/%s", x.scheme, x.host, s.source.repository, identifier)
+		url := fmt.Sprintf("%s://%s%s/%s/manifests/%s%s", x.scheme, x.host, s.source.path, s.source.repository, identifier, s.source.query)
 		req, err := http.NewRequestWithContext(ctx, method, url, nil)
 		if err != nil {
 			return err

@@ -216,9 +216,7 @@ func newTransport(config Config) (*transport, error) {
 		}
 	}
 	dialer := &net.Dialer{Timeout: t.timeout, ControlContext: control(config.Policy.Contact)}
-	proxyDialer := &net.Dialer{Timeout: t.timeout, ControlContext: control(func(addr netip.Addr, _ policy.Contact) error {
-		return config.Policy.Proxy(addr)
-	})}
+	proxyDialer := &net.Dialer{Timeout: t.timeout, ControlContext: control(func(addr netip.Addr, _ policy.Contact) error { return config.Policy.Proxy(addr) })}
 	var err error
 	if t.connector, err = newConnector(config, t.timeout, dialer, proxyDialer); err != nil {
 		return nil, err

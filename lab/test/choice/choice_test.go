@@ -1,6 +1,7 @@
-// Package choice compares which manifest of an index layer-resolver takes for the nodes of a runtime with what the
-// runtime takes: containerd's core/images reads the image from a content store (see containerd/main.go), and CRI-O's
-// go.podman.io/image pulls it from the registry that layer-resolver asks.
+// Package choice compares which manifest of an index layer-resolver takes for the nodes of a runtime, and layer-agent on a
+// node with containerd, with what the runtime takes: containerd's core/images reads the image from a content store (see
+// containerd/main.go), and CRI-O's go.podman.io/image pulls it from the registry that layer-resolver asks. TestHosts compares
+// which mirrors are asked.
 package choice
 
 import (
@@ -47,7 +48,10 @@ const (
 // linux/amd64 takes: the entry of that name, or nothing.
 func TestForms(t *testing.T) {
 	const ours = "linux/amd64"
-	containerd := newOracle(t)
+	containerd, agent := newOracle(t), newAgent(t)
+	if agent.platform() != ours {
+		t.Logf("layer-agent chooses for its own machine: on %s, TestRandom alone asks it", agent.platform())
+	}
 	for name, form := range map[string]struct {
 		index            func(s *store) *ocispec.Descriptor
 		crio, containerd string
@@ -92,6 +96,11 @@ func TestForms(t *testing.T) {
 					t.Errorf("layer-resolver takes %s for a node of %s, which takes %s", got, of, want)
 				}
 			}
+			if agent.platform() == ours {
+				if got := s.name(agent.takes(s, top)); got != form.containerd {
+					t.Errorf("layer-agent takes %s, containerd %s", got, form.containerd)
+				}
+			}
 		})
 	}
 }
@@ -123,7 +132,7 @@ func TestRandom(t *testing.T) {
 		return p
 	}
 	taken := map[string]int{}
-	containerd := newOracle(t)
+	containerd, agent := newOracle(t), newAgent(t)
 	for range 400 {
 		s := newStore(t, containerd)
 		parts := make([]part, 1+random.IntN(6))
@@ -139,6 +148,12 @@ func TestRandom(t *testing.T) {
 				foreign := of == "containerd" && want == "" && got != "" && !platforms.Only(platforms.Normalize(*parse(platform))).Match(s.images[got].Platform)
 				if got != want && !foreign {
 					t.Errorf("layer-resolver takes %s for a node of %s on %s, which takes %s, of\n%s", s.name(got), of, platform, s.name(want), s.text(top.Digest, ""))
+				}
+				if of != "containerd" || platform != agent.platform() {
+					continue
+				}
+				if got := agent.takes(s, top); got != want {
+					t.Errorf("layer-agent takes %s, containerd %s, of\n%s", s.name(got), s.name(want), s.text(top.Digest, ""))
 				}
 			}
 		}
@@ -449,11 +464,16 @@ func newOracle(t *testing.T) *oracle {
 // takes returns the digest of the configuration of the manifest that containerd takes; empty if it takes none.
 func (o *oracle) takes(s *store, top *ocispec.Descriptor, platform string) (config digest.Digest) {
 	s.t.Helper()
-	if err := o.questions.Encode(map[string]any{"Blobs": s.blobs, "Top": top, "Platform": platform}); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := o.answers.Decode(&config); err != nil {
-		s.t.Fatal(err)
-	}
+	o.ask(s.t, map[string]any{"Blobs": s.blobs, "Top": top, "Platform": platform}, &config)
 	return config
+}
+
+func (o *oracle) ask(t *testing.T, question, answer any) {
+	t.Helper()
+	if err := o.questions.Encode(question); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.answers.Decode(answer); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -3,10 +3,13 @@
 package deploy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -24,6 +27,7 @@ import (
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
 	"github.com/layer-locality/layer-locality/lab/nodeimages"
 	"github.com/layer-locality/layer-locality/lab/scenario"
+	"github.com/layer-locality/layer-locality/lab/test/demos/console"
 	"github.com/layer-locality/layer-locality/lab/test/deploy/kubeadm"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
 )
@@ -35,6 +39,7 @@ func testExtender(t *testing.T, image string) {
 	stock := stockScheduler(t)
 	t.Run("control-plane", func(t *testing.T) { testControlPlane(t, image, stock) })
 	t.Run("side-car", func(t *testing.T) { testSideCar(t, image, stock) })
+	t.Run("agents", func(t *testing.T) { testAgents(t, image, stock) })
 }
 
 // testControlPlane installs layer-extender on a control-plane node whose kube-scheduler is
@@ -115,6 +120,55 @@ func testSideCar(t *testing.T, image, stock string) {
 	follow(t, "beside", 6, scheduler, held, node.Name, scheduler+"-"+holder)
 	if _, refused := requests(t, begin); len(refused) > 0 {
 		t.Errorf("refused: %q", refused)
+	}
+}
+
+// testAgents follows deploy/extender/agents/README.md with each of its folders, in a copy that has the images of this test.
+func testAgents(t *testing.T, image, stock string) {
+	copied, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	deploy := filepath.Join(copied, "deploy")
+	must(t, os.CopyFS(deploy, os.DirFS(deployed)))
+	pin := exec.CommandContext(t.Context(), filepath.Join(deployed, "images", "pin.sh"), deploy)
+	pin.Stdin = strings.NewReader(image + "\n")
+	if out, err := pin.CombinedOutput(); err != nil {
+		t.Fatalf("pin.sh: %v: %s", err, out)
+	}
+	sideCar := filepath.Join(deploy, "extender/side-car/deployment.yaml")
+	text := regexp.MustCompile(`registry\.k8s\.io/kube-scheduler:\S+`).ReplaceAll(read(t, sideCar), []byte(stock))
+	must(t, os.WriteFile(sideCar, text, 0o600))
+	livetest.HubImage(t, c, "nginx:latest", 2_000_000, 1)
+	programs, err := filepath.Abs("../../../_build/bin/stock")
+	must(t, err)
+	env := []string{"KUBECONFIG=" + c.Kubeconfig(), "KUBECACHEDIR=" + t.TempDir(), "PATH=" + programs + ":" + os.Getenv("PATH")}
+	const choice = "$ agents=safe "
+	readme := string(read(t, filepath.Join(deployed, "extender/agents/README.md")))
+	if strings.Count(readme, choice) != 1 {
+		t.Fatalf("the text has no %q", choice)
+	}
+	configs, err := filepath.Glob(filepath.Join(deployed, "extender/agents/*/config.yaml"))
+	must(t, err)
+	if len(configs) != 6 {
+		t.Errorf("folders %v", configs)
+	}
+	answered := regexp.MustCompile(`"Scored nodes" agent="([a-z-]+)" verb="priorities" pod="default/test-pod"`)
+	for _, config := range configs {
+		folder := filepath.Base(filepath.Dir(config))
+		t.Run(folder, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "README.md")
+			must(t, os.WriteFile(file, []byte(strings.Replace(readme, choice, "$ agents="+folder+" ", 1)), 0o600))
+			var printed bytes.Buffer
+			err := console.Run(t.Context(), file, console.Options{Dir: copied, Env: env, Print: &printed})
+			t.Logf("%s", &printed)
+			must(t, err)
+			agents := map[string]bool{}
+			for _, line := range answered.FindAllStringSubmatch(printed.String(), -1) {
+				agents[line[1]] = true
+			}
+			if want := strings.Count(string(read(t, config)), "prioritizeVerb:"); len(agents) != want {
+				t.Errorf("%v scored nodes, want %d agents", agents, want)
+			}
+		})
 	}
 }
 

@@ -231,9 +231,12 @@ containers() { in_node "$WORKER" crictl ps -q | sort; }
 
 # cp_route: a CRI-O without layers, then the one that nix build made.
 cp_route() {
-  mkdir -p "$WORK/stock" && ln -sf "$ROOT"/_build/bin/stock/{crio,pinns} "$WORK/stock"
+  mkdir -p "$WORK/nix-kind" "$WORK/stock" && ln -sf "$ROOT"/_build/bin/stock/{crio,pinns} "$WORK/stock"
   refuses "a stock CRI-O in a running node: no layers, and it says so" "node $CONTROL: crictl lists 0 of [0-9]+ images with layers" \
     kind/copy.sh "$WORK/stock"
+  printf '#!/bin/sh\nln -s "%s/crio" "$4"\n' "$NIX" >"$WORK/nix-kind/nix" # built above
+  chmod +x "$WORK/nix-kind/nix"
+  check "lab/demos/nix-kind.sh: stock, ours and stock again" env "PATH=$WORK/nix-kind:$PATH" lab/demos/nix-kind.sh "$CONTROL"
   containers >"$WORK/containers"
   check "nix build .#crio, docker cp: crictl lists layers" kind/copy.sh "$NIX/crio/bin"
   cp "$WORK/log" "$LOGS/copy.log"

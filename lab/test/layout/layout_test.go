@@ -160,7 +160,7 @@ func TestLanes(t *testing.T) {
 		named = append(named, strings.Trim(path, "'"))
 	}
 	steps := 0
-	for row := range strings.Lines(variable("LANES", "'", "'\n")) {
+	for row := range strings.Lines(variable("STEP_TABLE", "'", "'\n")) {
 		fields := strings.Fields(expand.Replace(row))
 		if len(fields) == 0 {
 			continue

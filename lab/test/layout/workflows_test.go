@@ -53,6 +53,7 @@ func TestWorkflowsOnlyCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	asRoot := regexp.MustCompile(`^sudo env "PATH=\$PATH" (?:[A-Z]+=\w+ )*`)
+	toGitHub := regexp.MustCompile(` >>"\$GITHUB_(OUTPUT|STEP_SUMMARY)"$`)
 	commands := 0
 	for file, parsed := range workflows(t) {
 		for _, job := range parsed.Jobs {
@@ -61,7 +62,7 @@ func TestWorkflowsOnlyCall(t *testing.T) {
 					continue
 				}
 				commands++
-				command := strings.TrimSuffix(asRoot.ReplaceAllString(step.Run, ""), ` >>"$GITHUB_OUTPUT"`)
+				command := toGitHub.ReplaceAllString(asRoot.ReplaceAllString(step.Run, ""), "")
 				if strings.ContainsAny(command, "\n|&;<>()`{}#") {
 					t.Errorf("%s: %q is more than a call of make or of a script", file, step.Run)
 					continue
@@ -85,6 +86,76 @@ func TestWorkflowsOnlyCall(t *testing.T) {
 	}
 }
 
+// nightlyStep is a step of scripts/test.sh that the nightly workflow runs for a minor version of Kubernetes.
+type nightlyStep struct{ Line, Step string }
+
+// nightly returns what scripts/test.sh lists for the nightly workflow.
+func nightly(t *testing.T) []nightlyStep {
+	t.Helper()
+	list, ok := strings.CutPrefix(output(t, "scripts/test.sh", "list"), "steps=")
+	var steps []nightlyStep
+	if err := json.Unmarshal([]byte(list), &steps); !ok || err != nil || len(steps) < 20 {
+		t.Fatalf("scripts/test.sh lists %s: %v", list, err)
+	}
+	return steps
+}
+
+// TestNightlyTable checks that the table of the nightly workflow has each step and line that it runs, with its versions, and
+// says what failed and what has no result.
+func TestNightlyTable(t *testing.T) {
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"results-1.36-core": "1.36\tcore\tv1.36.9\tv1.36.8\t6\t0\t0\n",
+		"results-1.35-core": "1.35\tcore\tv1.35.9\tv1.35.8\t5\t1\t2\n",
+		"results-1.36-nix":  "1.36\tnix\tv1.36.9\tv1.36.8\t7\t0\t3\n",
+	} {
+		if err := os.Mkdir(filepath.Join(folder, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name, "results.tsv"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table := map[string][]string{}
+	rows := strings.Split(strings.TrimSpace(output(t, "scripts/test.sh", "table", folder)), "\n")
+	for _, row := range rows {
+		cells := strings.Split(strings.Trim(row, "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		table[cells[0]] = cells[1:]
+	}
+	column := func(title string) int {
+		t.Helper()
+		i := slices.Index(table["step"], title)
+		if i < 0 {
+			t.Fatalf("the table has the columns %q, none of them %q", table["step"], title)
+		}
+		return i
+	}
+	columns := map[string]int{
+		"1.35": column("Kubernetes v1.35.9, CRI-O v1.35.8"),
+		"1.36": column("Kubernetes v1.36.9, CRI-O v1.36.8"),
+		"1.37": column("1.37"),
+	}
+	want := map[nightlyStep]string{
+		{"1.36", "core"}: "6 passed",
+		{"1.35", "core"}: "**1 failed**, 5 passed, 2 skipped",
+		{"1.36", "nix"}:  "7 passed, 3 skipped",
+		{"1.35", "nix"}:  "",
+	}
+	for _, step := range nightly(t) {
+		if _, ok := want[step]; !ok {
+			want[step] = "**no result**"
+		}
+	}
+	for step, cell := range want {
+		if row := table[step.Step]; len(row) != len(columns) || row[columns[step.Line]] != cell {
+			t.Errorf("the row of %s has %q, want %q for %s", step.Step, row, cell, step.Line)
+		}
+	}
+}
+
 // TestStepsExist checks that scripts/test.sh has every step that it lists for the nightly workflow, and every one that a
 // file here names.
 func TestStepsExist(t *testing.T) {
@@ -92,10 +163,9 @@ func TestStepsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, ok := strings.CutPrefix(output(t, "scripts/test.sh", "list"), "steps=")
 	var names []string
-	if err := json.Unmarshal([]byte(list), &names); !ok || err != nil || len(names) < 20 {
-		t.Fatalf("scripts/test.sh lists %s: %v", list, err)
+	for _, step := range nightly(t) {
+		names = append(names, step.Step)
 	}
 	for name := range strings.Lines(output(t, "git", "grep", "-ohE", `STEP=[a-z][a-z0-9-]*`, "--", "*.md", "*.yml", "*.sh", "Makefile")) {
 		names = append(names, strings.TrimPrefix(strings.TrimSpace(name), "STEP="))

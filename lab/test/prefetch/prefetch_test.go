@@ -7,12 +7,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -209,5 +217,95 @@ func TestRollout(t *testing.T) {
 	must(t, err)
 	if after[node] != ahead[node] || after.Total() > ahead.Total()+ownBytes+tolerance {
 		t.Errorf("ahead %s, after %s: want nothing on %s, and the image's own %d bytes on another node at most", ahead, after, node, ownBytes)
+	}
+}
+
+const user, password = "owner", "a-password-that-is-nowhere-else"
+
+// private serves a registry that only the user may read, and returns a reference of an image there, and a pull secret.
+func private(t *testing.T) (reference string, secret []byte) {
+	t.Helper()
+	blobs := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	listener, err := net.Listen("tcp", net.JoinHostPort(c.HostAddress().String(), "0"))
+	must(t, err)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if given, secret, ok := r.BasicAuth(); !ok || given != user || secret != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="private"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		blobs.ServeHTTP(w, r)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	address := listener.Addr().String()
+	image, err := images.Build(images.Image{Layers: []images.Layer{{Name: "private", Size: ownBytes}}})
+	must(t, err)
+	parsed, err := name.ParseReference(address+"/team/app:v1", name.Insecure)
+	must(t, err)
+	must(t, remote.Write(parsed, image, remote.WithContext(t.Context()), remote.WithAuth(&authn.Basic{Username: user, Password: password})))
+	secret, err = json.Marshal(map[string]any{"auths": map[string]any{address: map[string]string{"username": user, "password": password}}})
+	must(t, err)
+	return parsed.String(), secret
+}
+
+// TestTenants: a private image comes ahead with a secret of the namespace and not without one. Then it is no other tenant's, as far as the
+// node sees to that for images that pods pulled.
+func TestTenants(t *testing.T) {
+	reference, secret := private(t)
+	for _, namespace := range []string{"owner", "other"} {
+		_, err := lab.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+		must(t, err)
+		t.Cleanup(func() {
+			must(t, lab.Client.CoreV1().Namespaces().Delete(context.Background(), namespace, metav1.DeleteOptions{}))
+		})
+	}
+	_, err := lab.Client.CoreV1().Secrets("owner").Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: secret},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	ahead := func(namespace, more string) *v1alpha1.ImagePrefetch {
+		t.Helper()
+		crio := fmt.Sprintf("{matchExpressions: [{key: kubernetes.io/hostname, operator: NotIn, values: [%s]}]}", withContainerd)
+		must(t, c.Apply(t.Context(), namespace, fmt.Appendf(nil,
+			"{apiVersion: layerlocality.io/v1alpha1, kind: ImagePrefetch, metadata: {name: private}, spec: {images: [%q], nodeSelector: %s, %s}}", reference, crio, more)))
+		return complete(t, "the object of "+namespace+" has ended", func(p *v1alpha1.ImagePrefetch) bool { return p.Namespace == namespace })
+	}
+	object := ahead("other", "deadlineSeconds: 60")
+	if s := object.Status; s.NodesReady != 0 || len(s.Nodes) != len(verifies) || slices.ContainsFunc(s.Nodes, func(n v1alpha1.PrefetchedNode) bool { return !strings.Contains(n.Reason, "ImagePull") }) {
+		t.Errorf("without a secret: %+v", s)
+	}
+	object = ahead("owner", "imagePullSecrets: [pull]")
+	if s := object.Status; s.NodesReady != int32(len(verifies)) || s.NodesFailed != 0 {
+		t.Errorf("with a secret: %+v", s)
+	}
+	for node, policy := range verifies {
+		for _, namespace := range []string{"owner", "other"} {
+			pod := scenario.Pod{Image: reference, Node: node}
+			if namespace == "owner" {
+				pod.PullSecret = "pull"
+			}
+			deployment := scenario.Deployment("uses-"+node, 1, pod)
+			deployment.Namespace = namespace
+			_, err := lab.Client.AppsV1().Deployments(namespace).Create(t.Context(), deployment, metav1.CreateOptions{})
+			must(t, err)
+			want := namespace == "owner" || policy == "NeverVerify"
+			livetest.Eventually(t, within, fmt.Sprintf("a pod of %s on %s starts: %t", namespace, node, want), func(ctx context.Context) error {
+				pods, err := lab.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=uses-" + node})
+				if err != nil {
+					return err
+				}
+				for i := range pods.Items {
+					for _, status := range pods.Items[i].Status.ContainerStatuses {
+						started := status.State.Running != nil
+						refused := status.State.Waiting != nil && strings.Contains(status.State.Waiting.Reason, "ImagePull")
+						if want && started || !want && refused {
+							return nil
+						}
+					}
+				}
+				return fmt.Errorf("%d pods of %s on %s", len(pods.Items), namespace, node)
+			})
+		}
 	}
 }

@@ -220,6 +220,8 @@ for binary in lab/{demo,registry} tools/{etcd,crictl}; do
   check "license texts of everything in $binary" texts "$DEMO/sbom/${binary#*/}.cdx.json" "$DEMO/licenses"
 done
 check "the RPM repository is in it" bash -c "tar -tzf '$RELEASE/$NAME-rpms-$(uname -m).tar.gz' >'$WORK/rpms' && grep repodata/repomd.xml '$WORK/rpms'"
+check "the site of the RPM repository" "$ROOT/scripts/pages.sh" "$RELEASE" "$WORK/pages"
+check "dnf is told of it" test -s "$WORK/pages/rpms/layer-locality.repo" -a -s "$WORK/pages/rpms/$(uname -m)/repodata/repomd.xml"
 check "kind/copy.sh runs from the archive" bash -c "'$BIN/../kind/copy.sh' 2>&1 | grep -F 'kind/copy.sh FOLDER'"
 refuses "a folder with something else in it" "is not empty and no release" \
   bash -c "mkdir '$WORK/mine' && touch '$WORK/mine/file' && cd '$WORK/one' && scripts/release.sh --out '$WORK/mine'"

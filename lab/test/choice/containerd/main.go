@@ -1,7 +1,7 @@
 //go:build ignore
 
-// This program answers, for each line of JSON, which manifest containerd's own code takes of an image on a platform. The
-// test compiles it in a module of its own, as containerd requires other versions of libraries than this repository.
+// This program answers, for each line of JSON, which manifest containerd's own code takes of an image on a platform, or
+// where it asks for the images of a registry. The test compiles it in a module of its own, as containerd requires other versions of libraries than this repository.
 package main
 
 import (
@@ -9,10 +9,13 @@ import (
 	"context"
 	"encoding/json"
 	"log"
+	"net/http"
 	"os"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
@@ -41,9 +44,17 @@ func main() {
 			Blobs    store
 			Top      ocispec.Descriptor
 			Platform string
+			// Folder with a hosts.toml for each registry, and one of these.
+			Folder, Registry string
 		}
 		if err := questions.Decode(&q); err != nil {
 			log.Fatal(err)
+		}
+		if q.Folder != "" {
+			if err := answers.Encode(hosts(q.Folder, q.Registry)); err != nil {
+				log.Fatal(err)
+			}
+			continue
 		}
 		// The digest of the configuration; empty if containerd takes nothing.
 		config := ""
@@ -57,4 +68,25 @@ func main() {
 			log.Fatal(err)
 		}
 	}
+}
+
+type host struct {
+	Address                 string
+	Pull, Resolve, Insecure bool
+}
+
+// hosts returns where containerd asks for the images of a registry, in that order; nil if it cannot read the file.
+func hosts(folder, registry string) (asked []host) {
+	all, err := config.ConfigureHosts(context.Background(), config.HostOptions{HostDir: config.HostDirFromRoot(folder)})(registry)
+	if err != nil {
+		return nil
+	}
+	for _, h := range all {
+		transport, _ := h.Client.Transport.(*http.Transport)
+		asked = append(asked, host{
+			Address: h.Host + h.Path, Pull: h.Capabilities.Has(docker.HostCapabilityPull), Resolve: h.Capabilities.Has(docker.HostCapabilityResolve),
+			Insecure: h.Scheme == "http" || transport != nil && transport.TLSClientConfig != nil && transport.TLSClientConfig.InsecureSkipVerify,
+		})
+	}
+	return asked
 }
