@@ -56,24 +56,27 @@ type refusal struct {
 // allows returns nil if a pull may begin beside those that are active, and those of the last hour. The share is how much of
 // NamespaceBytesPerHour its source may have.
 func (b *Budget) allows(hour map[pullKey]pull, active []pull, next pull, share float64) *refusal {
-	var ofNode int
-	var atOnce int64
-	pods, moved := map[string]int64{}, map[string]int64{}
+	var ofNode, ofNamespace int
+	var atOnce, node, moved, ofSource, all int64
 	for _, p := range active {
-		pods[p.namespace]++
+		if p.namespace == next.namespace {
+			ofNamespace++
+		}
 		if p.node == next.node {
 			ofNode++
 			atOnce += p.bytes
 		}
 	}
-	var node, ofSource int64
 	for _, p := range hour {
-		moved[p.namespace] += p.bytes
+		all += p.bytes
 		if p.node == next.node {
 			node += p.bytes
 		}
-		if p.namespace == next.namespace && p.source == next.source {
-			ofSource += p.bytes
+		if p.namespace == next.namespace {
+			moved += p.bytes
+			if p.source == next.source {
+				ofSource += p.bytes
+			}
 		}
 	}
 	ofHour := int64(share * float64(b.NamespaceBytesPerHour))
@@ -83,13 +86,13 @@ func (b *Budget) allows(hour map[pullKey]pull, active []pull, next pull, share f
 		most        int64
 		ofAll       bool
 	}{
-		{"max-pods", within(pods, int64(b.PodsPerNamespace)), 1, int64(b.Pods), true},
+		{"max-pods", int64(len(active)), 1, int64(b.Pods), true},
 		{"max-pods-per-node", int64(ofNode), 1, int64(b.PodsPerNode), false},
-		{"max-pods-per-namespace", pods[next.namespace], 1, int64(b.PodsPerNamespace), true},
+		{"max-pods-per-namespace", int64(ofNamespace), 1, int64(b.PodsPerNamespace), true},
 		{"max-node-bytes", atOnce, next.bytes, b.NodeBytes, false},
 		{"max-node-bytes-per-hour", node, next.bytes, b.NodeBytesPerHour, false},
-		{"max-namespace-bytes-per-hour", moved[next.namespace], next.bytes, b.NamespaceBytesPerHour, true},
-		{"max-bytes-per-hour", within(moved, b.NamespaceBytesPerHour), next.bytes, b.BytesPerHour, true},
+		{"max-namespace-bytes-per-hour", moved, next.bytes, b.NamespaceBytesPerHour, true},
+		{"max-bytes-per-hour", all, next.bytes, b.BytesPerHour, true},
 		// A source that wastes most still pulls something: one that is larger than its share, too.
 		{"max-namespace-bytes-per-hour", ofSource, min(next.bytes, ofHour), ofHour, true},
 	} {
@@ -101,12 +104,4 @@ func (b *Budget) allows(hour map[pullKey]pull, active []pull, next pull, share f
 		}
 	}
 	return nil
-}
-
-// within adds up what namespaces have, of each no more than it may have.
-func within(of map[string]int64, most int64) (sum int64) {
-	for _, n := range of {
-		sum += min(n, most)
-	}
-	return sum
 }

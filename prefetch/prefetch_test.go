@@ -1,16 +1,21 @@
 package prefetch
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -46,8 +51,6 @@ func TestBudget(t *testing.T) {
 		{name: "the node's hour", hour: []pull{p("n1", "b", 100)}, next: p("n1", "a", 51), flag: "--max-node-bytes-per-hour="},
 		{name: "the namespace's hour", hour: []pull{p("n2", "a", 150)}, next: p("n1", "a", 51), flag: "--max-namespace-bytes-per-hour="},
 		{name: "everybody's hour", hour: []pull{p("n2", "b", 100), p("n3", "c", 100)}, next: p("n1", "a", 51), flag: "--max-bytes-per-hour="},
-		{name: "one that floods has no more than its own", active: []pull{p("n2", "b", 1), p("n3", "b", 1), p("n4", "b", 1), p("n5", "b", 1)}, next: p("n1", "a", 1)},
-		{name: "nor bytes", hour: []pull{p("n2", "b", 100), p("n3", "b", 100), p("n4", "b", 1000)}, next: p("n1", "a", 50)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			hour := map[pullKey]pull{}
@@ -112,9 +115,56 @@ func TestThrottledSource(t *testing.T) {
 	}
 }
 
+// TestFlood: however many pods a tenant makes in the name of its object, and whatever they state, no more of them count than its
+// namespace may have, and none for ever.
+func TestFlood(t *testing.T) {
+	builder := fake.NewClientBuilder().WithScheme(scheme(t))
+	now := begin.Add(time.Hour)
+	made := func(namespace, node string, created time.Time) {
+		object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: node, UID: types.UID(namespace)}}
+		pod := newPod(object, &target{}, node, 1<<40, 0, &Options{})
+		pod.CreationTimestamp = metav1.NewTime(created)
+		builder.WithObjects(pod)
+	}
+	for i := range 30 {
+		made("flood", fmt.Sprintf("n%d", i), begin.Add(time.Duration(30-i)*time.Second))
+	}
+	made("flood", "for-ever", now.Add(-maxDeadline-time.Second))
+	made("b", "n1", now)
+	budget := DefaultBudget()
+	budget.PodsPerNamespace, budget.NamespaceBytesPerHour = 2, 300
+	r, err := newReconciler(builder.Build(), nil, Options{Budget: budget})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulls, err := r.active(t.Context(), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []string
+	for _, p := range pulls {
+		nodes = append(nodes, p.namespace+" "+p.node)
+	}
+	if want := []string{"flood n29", "flood n28", "b n1"}; !slices.Equal(nodes, want) {
+		t.Errorf("pulls %q, want the oldest two and the other namespace's: %q", nodes, want)
+	}
+	r.clock = clocktesting.NewFakePassiveClock(now)
+	of := map[string]int64{}
+	for i := range 30 {
+		r.account(&v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "flood", UID: "1"}}, fmt.Sprintf("n%d", i), 200, now)
+	}
+	r.account(&v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "b", UID: "2"}}, "n1", 200, now)
+	for _, p := range r.hour {
+		of[p.namespace] += p.bytes
+	}
+	if of["flood"] != 300 || of["b"] != 200 {
+		t.Errorf("bytes of the hour: %v", of)
+	}
+}
+
 // TestHour: a pull counts for an hour, once, with the bytes that it had at first.
 func TestHour(t *testing.T) {
-	r, err := newReconciler(nil, nil, Options{})
+	r, err := newReconciler(nil, nil, Options{Budget: DefaultBudget()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -458,7 +508,7 @@ func TestJudge(t *testing.T) {
 	object := func(of *v1alpha1.WorkloadReference) *v1alpha1.ImagePrefetch {
 		o := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "o"}, Spec: v1alpha1.ImagePrefetchSpec{Workload: of, TTLSecondsAfterFinished: ptr.To[int64](3600)}}
 		for _, node := range []string{"n1", "n2"} {
-			o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: node, Bytes: 100, Time: metav1.NewTime(begin)})
+			o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: node, Bytes: 100, Seconds: 8, Time: metav1.NewTime(begin)})
 		}
 		o.Status.Nodes = append(o.Status.Nodes, v1alpha1.PrefetchedNode{Name: "n3", Reason: "ErrImagePull", Attempts: 3, Time: metav1.NewTime(begin)})
 		return o
@@ -497,4 +547,46 @@ func TestJudge(t *testing.T) {
 	late.Status.CompletionTime, late.Status.Nodes[0].UsedBytes = &metav1.Time{Time: begin.Add(time.Hour)}, 60
 	expect("a pod is gone that used a part", late, nil, time.Hour, 60)
 	expect("expired", late, nil, 2*time.Hour, 60, "n1", "n2")
+	// On n1 and n2 pods used what came for anybody, on n2 later than in an hour; and on n2 what came for web.
+	for name, want := range map[string]struct {
+		counter *prometheus.CounterVec
+		value   float64
+	}{"used": {r.metrics.used, 300}, "used within an hour": {r.metrics.usedInHour, 200}, "seconds": {r.metrics.seconds, 24}, "wasted": {r.metrics.wasted, 240}} {
+		if got := testutil.ToFloat64(want.counter.WithLabelValues(sourceObject)); got != want.value {
+			t.Errorf("metric %s is %v, want %v", name, got, want.value)
+		}
+	}
+}
+
+// TestPullTime: a pull takes from when the kubelet began with its pod, if that is known, not from when the pod was made.
+func TestPullTime(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(begin)}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(begin.Add(10 * time.Second))}}}}
+	if got := pullTime(pod); got != 10*time.Second {
+		t.Errorf("%s", got)
+	}
+	pod.Status.StartTime = ptr.To(metav1.NewTime(begin.Add(2 * time.Second)))
+	if got := pullTime(pod); got != 8*time.Second {
+		t.Errorf("with a start %s", got)
+	}
+}
+
+// TestFail: attempts add up to as many as there are, at which one event says why; what can never succeed takes all of them at once.
+func TestFail(t *testing.T) {
+	r, err := newReconciler(nil, nil, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorder := events.NewFakeRecorder(10)
+	r.events = recorder
+	object := &v1alpha1.ImagePrefetch{}
+	for i, attempts := range []int32{1, 1, maxAttempts} {
+		r.fail(object, "n1", "ErrImagePull", "not found", metav1.NewTime(begin), attempts)
+		if got, want := object.Status.Nodes[0].Attempts, min(int32(i+1), maxAttempts); got != want || len(object.Status.Nodes) != 1 {
+			t.Errorf("%d attempts, want %d", got, want)
+		}
+	}
+	if len(recorder.Events) != 1 {
+		t.Errorf("%d events, want 1", len(recorder.Events))
+	}
 }

@@ -151,7 +151,7 @@ func (r *Reconciler) work(ctx context.Context, object *v1alpha1.ImagePrefetch) (
 	case off:
 		return r.finish(ctx, object, pods, v1alpha1.ReasonTurnedOff, "the namespace has the label "+NamespaceLabel+"="+disabled)
 	case object.Spec.Workload != nil && w == nil:
-		r.wait(object, v1alpha1.ReasonNoWorkload, fmt.Sprintf("there is no %s %s", object.Spec.Workload.Kind, object.Spec.Workload.Name))
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonNoWorkload, fmt.Sprintf("there is no %s %s", object.Spec.Workload.Kind, object.Spec.Workload.Name))
 		return min(poll, left), nil
 	}
 	again, err = r.advance(ctx, object, t, w, active, now)
@@ -220,17 +220,17 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 			if total := r.cluster.measure(t.images).total(node); total > 0 {
 				bytes = min(bytes, total) // more was assumed of an image of which nothing was known
 			}
-			if !recorded && r.record(object, v1alpha1.PrefetchedNode{Name: node, Bytes: bytes, Time: pod.CreationTimestamp}) {
+			if !recorded && r.record(object, v1alpha1.PrefetchedNode{Name: node, Bytes: bytes, Seconds: int32(pullTime(pod).Seconds()), Time: pod.CreationTimestamp}) {
 				object.Status.BytesMoved += bytes
 				r.metrics.nodes.WithLabelValues(sourceOf(object)).Inc()
 				r.metrics.bytes.WithLabelValues(sourceOf(object)).Add(float64(bytes))
 				r.event(object, corev1.EventTypeNormal, "Prefetched", fmt.Sprintf("node %s has pulled %d bytes", node, bytes))
 			}
-			if pod.DeletionTimestamp != nil || !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+r.pullTime(pod) {
+			if pod.DeletionTimestamp != nil || !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+pullTime(pod) {
 				continue
 			}
 		case is == failed && !recorded:
-			r.fail(object, node, reason, message, pod.CreationTimestamp)
+			r.fail(object, node, reason, message, pod.CreationTimestamp, 1)
 		}
 		if err := r.end(ctx, pod); err != nil {
 			return nil, err
@@ -239,11 +239,11 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 	return active, nil
 }
 
-// pullTime returns how long the pull of a pod took.
-func (r *Reconciler) pullTime(pod *corev1.Pod) time.Duration {
+// pullTime returns how long the pull of a pod took: from when the kubelet began with the pod.
+func pullTime(pod *corev1.Pod) time.Duration {
 	for i := range pod.Status.ContainerStatuses {
 		if running := pod.Status.ContainerStatuses[i].State.Running; running != nil {
-			return max(0, running.StartedAt.Sub(pod.CreationTimestamp.Time))
+			return max(0, running.StartedAt.Sub(cmp.Or(pod.Status.StartTime, &pod.CreationTimestamp).Time))
 		}
 	}
 	return 0
@@ -280,14 +280,14 @@ func (r *Reconciler) record(object *v1alpha1.ImagePrefetch, n v1alpha1.Prefetche
 	return true
 }
 
-// fail notes a failed attempt.
-func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message string, began metav1.Time) {
-	entry := v1alpha1.PrefetchedNode{Name: node, Attempts: 1, Reason: atMost(64, reason), Message: atMost(512, message), Time: began}
+// fail notes a failed attempt, or that so many are as good as failed.
+func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message string, began metav1.Time, attempts int32) {
+	entry := v1alpha1.PrefetchedNode{Name: node, Attempts: attempts, Reason: atMost(64, reason), Message: atMost(512, message), Time: began}
 	if last := entryOf(object, node); last != nil {
-		entry.Attempts += last.Attempts
+		entry.Attempts = min(maxAttempts, last.Attempts+attempts)
 	}
 	r.record(object, entry)
-	r.metrics.failure.WithLabelValues(sourceOf(object)).Inc()
+	r.metrics.failures.WithLabelValues(sourceOf(object)).Inc()
 	if entry.Attempts == maxAttempts {
 		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", fmt.Sprintf("node %s: %s: %s", node, entry.Reason, entry.Message))
 	}
@@ -304,12 +304,20 @@ func atMost(bytes int, text string) string {
 	}
 }
 
-// account adds a pull to those of the hour, once.
+// account adds a pull to those of the hour, once, with no more bytes than its namespace may have: a tenant may make pods in the name
+// of its object that state any.
 func (r *Reconciler) account(object *v1alpha1.ImagePrefetch, node string, bytes int64, began time.Time) {
 	key := pullKey{object.UID, node, began.Unix()}
-	if _, known := r.hour[key]; !known && r.clock.Since(began) < time.Hour {
-		r.hour[key] = pull{node, object.Namespace, sourceOf(object), bytes, began}
+	if _, known := r.hour[key]; known || r.clock.Since(began) >= time.Hour {
+		return
 	}
+	left := r.options.Budget.NamespaceBytesPerHour
+	for _, p := range r.hour {
+		if p.namespace == object.Namespace {
+			left -= p.bytes
+		}
+	}
+	r.hour[key] = pull{node, object.Namespace, sourceOf(object), min(bytes, left), began}
 }
 
 // judge finds out which nodes' bytes pods have used, and which were wasted.
@@ -347,7 +355,12 @@ func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, w *workloa
 		}
 		n.Wasted = n.Wasted || n.UsedBytes < n.Bytes && (old || r.expired(object, now))
 		object.Status.BytesSaved += n.UsedBytes
-		r.metrics.used.WithLabelValues(source).Add(float64(n.UsedBytes - before.UsedBytes))
+		newly := float64(n.UsedBytes - before.UsedBytes)
+		r.metrics.used.WithLabelValues(source).Add(newly)
+		if now.Sub(n.Time.Time) < time.Hour {
+			r.metrics.usedInHour.WithLabelValues(source).Add(newly)
+		}
+		r.metrics.seconds.WithLabelValues(source).Add(float64(n.Seconds) * newly / float64(n.Bytes))
 		if n.Wasted && !before.Wasted { // once, also after a restart
 			r.metrics.wasted.WithLabelValues(source).Add(float64(n.Bytes - n.UsedBytes))
 		}
@@ -426,10 +439,6 @@ func (r *Reconciler) finish(ctx context.Context, object *v1alpha1.ImagePrefetch,
 		}
 	}
 	return soon, nil
-}
-
-func (r *Reconciler) wait(object *v1alpha1.ImagePrefetch, reason, message string) {
-	r.condition(object, metav1.ConditionFalse, reason, message)
 }
 
 func (r *Reconciler) condition(object *v1alpha1.ImagePrefetch, is metav1.ConditionStatus, reason, message string) {
@@ -572,7 +581,7 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 	status.NodesWanted, status.NodesReady, status.NodesFailed = int32(len(nodes)+beyond), ready, given+int32(beyond) //nolint:gosec // nodes of a cluster
 	switch left := int32(len(nodes)) - ready - given; {                                                              //nolint:gosec // nodes of a cluster
 	case len(nodes) == 0 && len(t.images) > 0:
-		r.wait(object, v1alpha1.ReasonWaiting, "no node suits, or none runs the workload")
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonWaiting, "no node suits, or none runs the workload")
 		return poll, nil
 	case left == 0 && beyond > 0:
 		return r.finish(ctx, object, nil, v1alpha1.ReasonFailed, fmt.Sprintf("%d of %d nodes are more than the %d that one object has: make several, with nodeSelector", beyond, status.NodesWanted, v1alpha1.MaxPrefetchedNodes))
@@ -581,16 +590,17 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 	case left == 0:
 		return r.finish(ctx, object, nil, v1alpha1.ReasonComplete, "")
 	case object.Spec.Paused:
-		r.wait(object, v1alpha1.ReasonPaused, "")
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonPaused, "")
 	case waiting != "":
-		r.wait(object, v1alpha1.ReasonWaiting, waiting)
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonWaiting, waiting)
 	default:
-		r.wait(object, v1alpha1.ReasonPulling, "")
+		r.condition(object, metav1.ConditionFalse, v1alpha1.ReasonPulling, "")
 	}
 	return soon, nil
 }
 
-// active returns all pulls that go on.
+// active returns the pulls that go on: of a namespace no more than it may have, the oldest ones, and none for longer than a pull may
+// take. A tenant may make any number of pods in the name of its object, for all nodes, that no scheduler places.
 func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, err error) {
 	var all corev1.PodList
 	if err := r.client.List(ctx, &all, client.HasLabels{v1alpha1.PrefetchPodLabel}); err != nil {
@@ -599,13 +609,19 @@ func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, e
 	for i := range all.Items {
 		pod := &all.Items[i]
 		delete(r.begun, client.ObjectKeyFromObject(pod))
-		if nodeOf(pod) == "" || pod.DeletionTimestamp != nil && now.Sub(pod.DeletionTimestamp.Time) > leaves {
+		if nodeOf(pod) == "" || pod.DeletionTimestamp != nil && now.Sub(pod.DeletionTimestamp.Time) > leaves || now.Sub(pod.CreationTimestamp.Time) > maxDeadline {
 			continue
 		}
 		if is, _, _ := outcomeOf(pod, now); is == pulling {
 			pulls = append(pulls, pull{nodeOf(pod), pod.Namespace, pod.Labels[v1alpha1.PrefetchPodLabel], bytesOf(pod, r.options.Budget.NodeBytes), pod.CreationTimestamp.Time})
 		}
 	}
+	slices.SortStableFunc(pulls, func(a, b pull) int { return a.began.Compare(b.began) })
+	ofNamespace := map[string]int{}
+	pulls = slices.DeleteFunc(pulls, func(p pull) bool {
+		ofNamespace[p.namespace]++
+		return ofNamespace[p.namespace] > r.options.Budget.PodsPerNamespace
+	})
 	for key, p := range r.begun {
 		if now.Sub(p.began) > firstPause { // it was deleted before the cache had it
 			delete(r.begun, key)
@@ -624,14 +640,8 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 		return nil, client.IgnoreNotFound(err)
 	}
 	next := pull{n.name, object.Namespace, sourceOf(object), n.has.missing, now}
-	never := func(reason, message string) {
-		entry := v1alpha1.PrefetchedNode{Name: n.name, Attempts: maxAttempts, Reason: reason, Message: atMost(512, message), Time: metav1.NewTime(now)}
-		r.record(object, entry)
-		r.metrics.failure.WithLabelValues(next.source).Inc()
-		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", n.name+": "+message)
-	}
 	if why := volumesServed(node); why != "" {
-		never("NoImageVolumes", why)
+		r.fail(object, n.name, "NoImageVolumes", why, metav1.NewTime(now), maxAttempts)
 		return nil, nil
 	}
 	if !suits(node, t.tolerations) {
@@ -650,7 +660,7 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 		return &refusal{reason: "images would take more than --max-disk-share of its storage"}, nil
 	}
 	if no := r.options.Budget.allows(r.hour, *pulls, next, share); no != nil && no.never {
-		never("OverBudget", no.reason)
+		r.fail(object, n.name, "OverBudget", no.reason, metav1.NewTime(now), maxAttempts)
 		return nil, nil
 	} else if no != nil {
 		return no, nil
@@ -669,7 +679,7 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 	case apierrors.IsAlreadyExists(err): // the cache is behind
 		return nil, nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
-		r.fail(object, n.name, string(apierrors.ReasonForError(err)), err.Error(), metav1.NewTime(now))
+		r.fail(object, n.name, string(apierrors.ReasonForError(err)), err.Error(), metav1.NewTime(now), 1)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("creating a pod for node %s: %w", n.name, err)

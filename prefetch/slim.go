@@ -37,7 +37,7 @@ func slim(object any) (any, error) {
 	return object, nil
 }
 
-// slimWorkload leaves the images that pods pull, as whom, and how many pods there are.
+// slimWorkload leaves the images that pods pull, as whom, and which pods these are.
 func slimWorkload(o *unstructured.Unstructured) (any, error) {
 	w := workloadOf(o)
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
@@ -60,7 +60,7 @@ func slimWorkload(o *unstructured.Unstructured) (any, error) {
 	slimmed.SetResourceVersion(o.GetResourceVersion())
 	slimmed.SetDeletionTimestamp(o.GetDeletionTimestamp())
 	selector, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "selector")
-	slimmed.Object["spec"] = map[string]any{"replicas": w.replicas, "selector": selector, "template": of}
+	slimmed.Object["spec"] = map[string]any{"selector": selector, "template": of}
 	return slimmed, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -83,6 +84,14 @@ type sources struct {
 	mu sync.Mutex
 	// tags has the digest of each tag, and when that was confirmed.
 	tags map[string]confirmed
+
+	// held are the templates of which no pod was there yet, and since when.
+	held map[cause]heldRollout
+}
+
+type heldRollout struct {
+	images string
+	since  time.Time
 }
 
 type confirmed struct {
@@ -91,7 +100,7 @@ type confirmed struct {
 }
 
 func newSources(r *Reconciler, enabled []string) *sources {
-	return &sources{Reconciler: r, enabled: enabled, tags: map[string]confirmed{}}
+	return &sources{Reconciler: r, enabled: enabled, tags: map[string]confirmed{}, held: map[cause]heldRollout{}}
 }
 
 // addTo adds a controller of what the enabled sources see, if there are any. All that is there when it begins counts as
@@ -214,28 +223,49 @@ func (s *sources) handle(ctx context.Context, c cause) (ctrl.Result, error) {
 	if !s.cluster.HasSynced() {
 		return ctrl.Result{RequeueAfter: time.Second}, nil
 	}
-	look := map[string]func(context.Context, cause) error{SourceTemplate: s.template, SourceTag: s.tag, SourceNode: s.node}[c.source]
-	if err := look(ctx, c); err != nil {
+	look := map[string]func(context.Context, cause) (time.Duration, error){SourceTemplate: s.template, SourceTag: s.tag, SourceNode: s.node}[c.source]
+	again, err := look(ctx, c)
+	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("source %s, %s %s/%s: %w", c.source, c.kind.Kind, c.namespace, c.name, err)
 	}
-	return ctrl.Result{}, nil
+	return ctrl.Result{RequeueAfter: again}, nil
 }
 
-// template makes an object for a workload some of whose pods have other images than its template.
-func (s *sources) template(ctx context.Context, e cause) error {
+// holding is after how long a rollout without a pod is held, by its author or by a lack of room.
+const holding = 10 * time.Second
+
+// template makes an object for a workload some of whose pods have other images than its template, or returns when to look again. For all
+// of its nodes but one: the first pod pulls by itself. If they are one, that pod is all, unless the rollout is held.
+func (s *sources) template(ctx context.Context, e cause) (again time.Duration, err error) {
+	last := s.held[e]
+	delete(s.held, e)
 	w, err := getWorkload(ctx, s.client, e.kind, e.namespace, e.name)
 	if err != nil || w == nil || w.GetDeletionTimestamp() != nil {
-		return err
+		return 0, err
 	}
 	pods, err := w.pods(s.cluster)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	wanted := names(imageref.PulledByPod(&w.template))
-	if len(wanted) == 0 || !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return !containsAll(names(imageref.PulledByPod(&pod.Spec)), wanted) }) {
-		return nil
+	old := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return containsAll(names(imageref.PulledByPod(&pod.Spec)), wanted) })
+	nodes, images := len(nodesOf(old)), strings.Join(wanted, " ")
+	switch {
+	case len(wanted) == 0 || nodes == 0 || nodes == 1 && len(old) < len(pods):
+		return 0, nil
+	case nodes == 1 && last.images != images:
+		last = heldRollout{images, s.clock.Now()}
+		fallthrough
+	case nodes == 1 && s.clock.Since(last.since) < holding:
+		s.held[e] = last
+		return holding - s.clock.Since(last.since), nil
 	}
-	return s.create(ctx, SourceTemplate, w, strings.Join(wanted, " "), v1alpha1.ImagePrefetchSpec{MaxNodes: w.maxNodes()})
+	return 0, s.create(ctx, SourceTemplate, w, images, v1alpha1.ImagePrefetchSpec{MaxNodes: allButOne(nodes)})
+}
+
+// allButOne returns how many of the nodes of a workload get an image: the last pod finds it where an earlier one is.
+func allButOne(nodes int) *intstr.IntOrString {
+	return ptr.To(intstr.FromInt32(int32(min(max(1, nodes-1), v1alpha1.MaxPrefetchedNodes)))) //nolint:gosec // it is bounded
 }
 
 func containsAll(all, wanted []string) bool {
@@ -259,13 +289,13 @@ func (s *sources) workloads(ctx context.Context) (all []*workload, err error) {
 
 // tag makes objects for the workloads whose pods pull a tag again when they start. The image is named by its digest: what
 // the tag means on a node, to pods that do not pull again, stays as it is.
-func (s *sources) tag(ctx context.Context, e cause) error {
+func (s *sources) tag(ctx context.Context, e cause) (time.Duration, error) {
 	s.mu.Lock()
 	digest := s.tags[e.name].digest
 	s.mu.Unlock()
 	all, err := s.workloads(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var failed []error // one workload's stops no others
 	for _, w := range all {
@@ -284,9 +314,10 @@ func (s *sources) tag(ctx context.Context, e cause) error {
 		}
 		slices.Sort(images)
 		images = slices.Compact(images)
-		failed = append(failed, s.create(ctx, SourceTag, w, strings.Join(images, " "), v1alpha1.ImagePrefetchSpec{Images: images, MaxNodes: w.maxNodes()}))
+		pods, err := w.pods(s.cluster)
+		failed = append(failed, err, s.create(ctx, SourceTag, w, strings.Join(images, " "), v1alpha1.ImagePrefetchSpec{Images: images, MaxNodes: allButOne(len(nodesOf(pods)))}))
 	}
-	return errors.Join(failed...)
+	return 0, errors.Join(failed...)
 }
 
 // byDigest returns the repository of an image, as the image names it, with a digest; empty if one of them is not valid.
@@ -308,19 +339,19 @@ func isDigest(image string) bool { return strings.Contains(image, "@") }
 
 // node makes objects for the workloads that run on at least half of the nodes, and at least two. DaemonSets begin by
 // themselves.
-func (s *sources) node(ctx context.Context, e cause) error {
+func (s *sources) node(ctx context.Context, e cause) (time.Duration, error) {
 	node, err := s.cluster.nodes.Get(e.name)
 	if err != nil || !s.isNew(node) {
-		return client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	hostname := node.Labels[corev1.LabelHostname]
 	nodes, err := s.cluster.nodes.List(everything)
 	if err != nil || hostname == "" {
-		return err
+		return 0, err
 	}
 	all, err := s.workloads(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var failed []error // one workload's stops no others
 	for _, w := range all {
@@ -332,18 +363,15 @@ func (s *sources) node(ctx context.Context, e cause) error {
 			failed = append(failed, err)
 			continue
 		}
-		runs := map[string]bool{}
-		for _, pod := range pods {
-			runs[pod.Spec.NodeName] = true
-		}
-		if runs[node.Name] || len(runs) < 2 || 2*len(runs) < len(nodes)-1 {
+		runs := nodesOf(pods)
+		if slices.Contains(runs, node.Name) || len(runs) < 2 || 2*len(runs) < len(nodes)-1 {
 			continue
 		}
 		failed = append(failed, s.create(ctx, SourceNode, w, string(node.UID), v1alpha1.ImagePrefetchSpec{
 			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelHostname: hostname}},
 		}))
 	}
-	return errors.Join(failed...)
+	return 0, errors.Join(failed...)
 }
 
 // create makes an object, unless there is one for the same cause. What an earlier cause of the source began for the same workload ends

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,7 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -85,18 +88,78 @@ func TestOneWorkloadStopsNoOthers(t *testing.T) {
 					return c.Create(ctx, object, opts...)
 				},
 			})
-			r, err := newReconciler(api, nil, Options{})
+			r, err := newReconciler(api, clusterOf(), Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			s := newSources(r, AutomaticSources)
 			s.tags[tag] = confirmed{of, time.Now()}
-			if err := s.tag(t.Context(), cause{source: SourceTag, name: tag}); (err != nil) != test.again {
+			if _, err := s.tag(t.Context(), cause{source: SourceTag, name: tag}); (err != nil) != test.again {
 				t.Errorf("error %v, is it tried again: want %t", err, test.again)
 			}
 			var all v1alpha1.ImagePrefetchList
 			if err := api.List(t.Context(), &all); err != nil || len(all.Items) != 2 {
 				t.Errorf("%d objects, error %v: want those of b and c", len(all.Items), err)
+			}
+		})
+	}
+}
+
+// clusterOf returns one that has pods.
+func clusterOf(pods ...*corev1.Pod) *Cluster {
+	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	for _, pod := range pods {
+		_ = store.Add(pod) // it has a key
+	}
+	return &Cluster{pods: corelisters.NewPodLister(store)}
+}
+
+// TestNodesOfARollout: all nodes of a workload but one are prepared. If they are one, the first pod is all, and nothing is done unless the
+// rollout is held.
+func TestNodesOfARollout(t *testing.T) {
+	const kind, old, wanted = "Deployment", "registry.example/app:1", "registry.example/app:2"
+	pods := func(on ...string) (all []*corev1.Pod) {
+		for i, node := range on {
+			image := old
+			if strings.HasPrefix(node, "new ") {
+				image = wanted
+			}
+			all = append(all, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: fmt.Sprint(i), Labels: map[string]string{"app": "app"}},
+				Spec:       corev1.PodSpec{NodeName: strings.TrimPrefix(node, "new "), Containers: []corev1.Container{{Name: "main", Image: image}}},
+			})
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		at   map[time.Duration][]*corev1.Pod
+		want int // nodes; 0: no object
+	}{
+		"on three nodes":             {map[time.Duration][]*corev1.Pod{0: pods("n1", "n2", "n2", "n3")}, 2},
+		"on two, and a new one":      {map[time.Duration][]*corev1.Pod{0: pods("n1", "n2", "new n3")}, 1},
+		"on one, and a new one":      {map[time.Duration][]*corev1.Pod{0: pods("n1", "n1", "new n3")}, 0},
+		"on one, and soon a new one": {map[time.Duration][]*corev1.Pod{0: pods("n1"), holding: pods("n1", "new n1")}, 0},
+		"on one, too soon":           {map[time.Duration][]*corev1.Pod{0: pods("n1"), holding - 1: pods("n1")}, 0},
+		"on one, held":               {map[time.Duration][]*corev1.Pod{0: pods("n1", "n1"), holding: pods("n1", "n1")}, 1},
+		"all are new":                {map[time.Duration][]*corev1.Pod{0: pods("new n1", "new n2")}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, deployment("a", "app", wanted)).Build()
+			r, err := newReconciler(api, nil, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newSources(r, AutomaticSources)
+			e := cause{SourceTemplate, schema.FromAPIVersionAndKind("apps/v1", kind), "a", "app"}
+			for _, at := range slices.Sorted(maps.Keys(test.at)) {
+				r.clock, r.cluster = clocktesting.NewFakePassiveClock(begin.Add(at)), clusterOf(test.at[at]...)
+				if again, err := s.template(t.Context(), e); err != nil || again > holding {
+					t.Fatalf("again after %s, error %v", again, err)
+				}
+			}
+			var all v1alpha1.ImagePrefetchList
+			if err := api.List(t.Context(), &all); err != nil || len(all.Items) != min(test.want, 1) || test.want > 0 && all.Items[0].Spec.MaxNodes.IntValue() != test.want {
+				t.Errorf("%+v, error %v, want %d nodes", all.Items, err, test.want)
 			}
 		})
 	}
@@ -147,8 +210,8 @@ func TestSlim(t *testing.T) {
 	}
 	w, pod := workloadOf(kept[0].(*unstructured.Unstructured)), kept[1].(*corev1.Pod)
 	images := imageref.PulledByPod(&w.template)
-	if len(images) != 1 || images[0].Name != "registry.example/app:1" || images[0].PullPolicy != corev1.PullAlways || w.selector.MatchLabels["app"] != "app" || w.replicas != 3 {
-		t.Errorf("of the Deployment are kept %v, selector %v, %d replicas", images, w.selector, w.replicas)
+	if len(images) != 1 || images[0].Name != "registry.example/app:1" || images[0].PullPolicy != corev1.PullAlways || w.selector.MatchLabels["app"] != "app" {
+		t.Errorf("of the Deployment are kept %v, selector %v", images, w.selector)
 	}
 	if len(w.template.ImagePullSecrets) != 1 || w.GetUID() != "aapp" || pod.Annotations[v1alpha1.PrefetchNodeAnnotation] != "n1" || pod.Spec.Containers[0].Image == "" {
 		t.Errorf("kept: %+v, %+v", w, pod.ObjectMeta)
@@ -160,7 +223,6 @@ func TestWorkloads(t *testing.T) {
 	rollout := unstructuredOf(t, "argoproj.io/v1alpha1", "Rollout", deployment("a", "web", "registry.example/web:2"))
 	daemonSet := unstructuredOf(t, "apps.kruise.io/v1alpha1", "DaemonSet", &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "log"}, Spec: appsv1.DaemonSetSpec{Template: deployment("", "", "registry.example/log:1").Spec.Template},
-		Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 7},
 	})
 	api := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, rollout, daemonSet).Build()
 	r, err := newReconciler(api, nil, Options{Workloads: []string{"argoproj.io/v1alpha1/Rollout", "apps.kruise.io/v1alpha1/DaemonSet"}})
@@ -173,11 +235,10 @@ func TestWorkloads(t *testing.T) {
 		t.Fatalf("%d workloads, error %v", len(all), err)
 	}
 	for _, w := range all {
-		want := map[string]int64{"Rollout": 3, "DaemonSet": 7}[w.GetKind()]
-		if len(imageref.PulledByPod(&w.template)) != 1 || w.replicas != want || (w.selector == nil) != (w.GetKind() == "DaemonSet") {
-			t.Errorf("%s: images %v, %d replicas, selector %v", w.GetKind(), imageref.PulledByPod(&w.template), w.replicas, w.selector)
+		if len(imageref.PulledByPod(&w.template)) != 1 || (w.selector == nil) != (w.GetKind() == "DaemonSet") {
+			t.Errorf("%s: images %v, selector %v", w.GetKind(), imageref.PulledByPod(&w.template), w.selector)
 		}
-		if err := s.create(t.Context(), SourceTemplate, w, "x", v1alpha1.ImagePrefetchSpec{MaxNodes: w.maxNodes()}); err != nil {
+		if err := s.create(t.Context(), SourceTemplate, w, "x", v1alpha1.ImagePrefetchSpec{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -188,7 +249,7 @@ func TestWorkloads(t *testing.T) {
 	for i := range made.Items {
 		object := &made.Items[i]
 		target, w, err := r.target(t.Context(), object)
-		if err != nil || w == nil || len(target.images) != 1 || w.GetKind() != object.Spec.Workload.Kind || object.OwnerReferences[0].APIVersion != w.GetAPIVersion() || object.Spec.MaxNodes.IntValue() != int(w.replicas-1) {
+		if err != nil || w == nil || len(target.images) != 1 || w.GetKind() != object.Spec.Workload.Kind || object.OwnerReferences[0].APIVersion != w.GetAPIVersion() {
 			t.Errorf("%+v: %+v, %v, error %v", object, target, w, err)
 		}
 	}

@@ -15,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -29,7 +27,6 @@ type workload struct {
 	*unstructured.Unstructured
 	template corev1.PodSpec
 	selector *metav1.LabelSelector
-	replicas int64
 }
 
 // kindsOf returns the kinds of workloads: those of Kubernetes, and further ones of the form GROUP/VERSION/KIND.
@@ -52,10 +49,9 @@ func emptyOf(kind schema.GroupVersionKind) *unstructured.Unstructured {
 	return o
 }
 
-// workloadOf returns the workload that an object is: it has one pod template, a selector, and replicas as a Deployment or as a
-// DaemonSet.
+// workloadOf returns the workload that an object is: it has one pod template and a selector.
 func workloadOf(o *unstructured.Unstructured) *workload {
-	w := &workload{Unstructured: o, replicas: 1}
+	w := &workload{Unstructured: o}
 	if found := podtemplate.In(o.Object); len(found) > 0 {
 		w.template = found[0].Template.Spec
 		for _, containers := range [][]corev1.Container{w.template.InitContainers, w.template.Containers} {
@@ -69,11 +65,6 @@ func workloadOf(o *unstructured.Unstructured) *workload {
 	of := &metav1.LabelSelector{}
 	if selector != nil && runtime.DefaultUnstructuredConverter.FromUnstructured(selector, of) == nil {
 		w.selector = of
-	}
-	for _, path := range [][]string{{"spec", "replicas"}, {"status", "desiredNumberScheduled"}} {
-		if n, found, _ := unstructured.NestedInt64(o.Object, path...); found {
-			w.replicas = n
-		}
 	}
 	return w
 }
@@ -96,11 +87,6 @@ func getWorkload(ctx context.Context, reader client.Reader, kind schema.GroupVer
 		return nil, fmt.Errorf("reading %s %s/%s: %w", kind.Kind, namespace, name, err)
 	}
 	return workloadOf(o), nil
-}
-
-// maxNodes returns on how many nodes a rollout is worth to be prepared: the last pod finds its image where an earlier one is.
-func (w *workload) maxNodes() *intstr.IntOrString {
-	return ptr.To(intstr.FromInt32(int32(min(max(1, w.replicas-1), v1alpha1.MaxPrefetchedNodes)))) //nolint:gosec // it is bounded
 }
 
 // pods returns the pods of the workload that have a node.
@@ -155,6 +141,15 @@ const maxImages = 16
 // invalidError is about what the author of an ImagePrefetch wrote.
 type invalidError struct{ error }
 
+// nodesOf returns the names of the nodes of pods.
+func nodesOf(pods []*corev1.Pod) (names []string) {
+	for _, pod := range pods {
+		names = append(names, pod.Spec.NodeName)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // candidates returns the names of the nodes that an ImagePrefetch is about.
 func (r *Reconciler) candidates(object *v1alpha1.ImagePrefetch, w *workload) (names []string, err error) {
 	if object.Spec.NodeSelector == nil {
@@ -162,11 +157,7 @@ func (r *Reconciler) candidates(object *v1alpha1.ImagePrefetch, w *workload) (na
 			return nil, nil
 		}
 		pods, err := w.pods(r.cluster)
-		for _, pod := range pods {
-			names = append(names, pod.Spec.NodeName)
-		}
-		slices.Sort(names)
-		return slices.Compact(names), err
+		return nodesOf(pods), err
 	}
 	selector, err := metav1.LabelSelectorAsSelector(object.Spec.NodeSelector)
 	if err != nil {

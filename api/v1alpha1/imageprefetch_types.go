@@ -148,6 +148,9 @@ type PrefetchedNode struct {
 	// Bytes that it pulled, compressed.
 	// +optional
 	Bytes int64 `json:"bytes,omitempty"`
+	// Seconds that it took for that.
+	// +optional
+	Seconds int32 `json:"seconds,omitempty"`
 	// UsedBytes are those of images that pods on the node then used: of the workload, if one is named.
 	// +optional
 	UsedBytes int64 `json:"usedBytes,omitempty"`

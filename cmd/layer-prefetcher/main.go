@@ -93,7 +93,7 @@ func (o *options) addTo(f *pflag.FlagSet) {
 	b := &o.prefetch.Budget
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file; without, $KUBECONFIG or the pod's service account")
 	f.StringSliceVar(&o.prefetch.Sources, "sources", nil, "what makes ImagePrefetches besides users: template (a rollout), tag (a moved tag, confirmed by layer-resolver), node (a new node)")
-	f.StringSliceVar(&o.prefetch.Workloads, "workloads", nil, "kinds of workloads besides those of Kubernetes, with a pod template, a selector and replicas, such as argoproj.io/v1alpha1/Rollout; layer-prefetcher needs the right to list and watch them")
+	f.StringSliceVar(&o.prefetch.Workloads, "workloads", nil, "kinds of workloads besides those of Kubernetes, with a pod template and a selector, such as argoproj.io/v1alpha1/Rollout; layer-prefetcher needs the right to list and watch them")
 	f.Int64Var(&o.prefetch.PodUser, "pod-user", 65535, "user and group of pods that pull; -1: those of the namespace, as OpenShift demands")
 	f.StringVar(&o.prefetch.PodImage, "pod-image", "registry.k8s.io/pause:3.10.2", "image of pods that pull, which does nothing; best the one that nodes have for sandboxes. The ValidatingAdmissionPolicy layer-prefetcher has to name it as well")
 	f.StringVar(&o.prefetch.PriorityClass, "priority-class", "layer-prefetch", "priority class of pods that pull, to be the lowest one")

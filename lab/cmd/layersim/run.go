@@ -78,7 +78,7 @@ func runCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.out, "out", "", "file for all results (JSON)")
 	f.StringSliceVar(&scenarios, "scenarios", []string{"zipf-1"}, "scenarios (layersim list)")
-	f.StringSliceVar(&policies, "policies", []string{"default", "lrscheduler", "layerlocality", "greedy"}, "policies (layersim list), NAME[:KEY=VALUE...] with KEY weight, wait or an argument of LayerLocality; images (registry, peers, ahead, lazy, template, tag) or history (the policy before) of any")
+	f.StringSliceVar(&policies, "policies", []string{"default", "lrscheduler", "layerlocality", "greedy"}, "policies (layersim list), NAME[:KEY=VALUE...] with KEY weight, wait or an argument of LayerLocality; images (registry, peers, ahead, lazy, template, tag, node) or history (the policy before) of any")
 	f.StringVar(&plan, "plan", "", "file with a plan (JSON), instead of scenarios")
 	f.IntVar(&size.Nodes, "nodes", 0, "number of nodes; default: the scenario's")
 	f.IntVar(&size.Pods, "pods", 0, "number of pods; default: the scenario's")

@@ -27,6 +27,7 @@ func printTable(w io.Writer, e evaluation.Experiment) error {
 		s.DistinctBytes += r.DistinctBytes
 		s.StartupMean += r.StartupMean
 		s.StartupP99 += r.StartupP99
+		s.StartupNew += r.StartupNew
 		s.CPUStd += r.CPUStd
 		s.MaxMeanPods += r.MaxMeanPods
 		s.RemovedBytes += r.RemovedBytes
@@ -34,7 +35,7 @@ func printTable(w io.Writer, e evaluation.Experiment) error {
 		sums[k] = s
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "scenario\tpolicy\tGB\tfrom registry\tof first\tavoided\tmean s\tof first\tp99 s\tcpu std\tmax/mean pods\tremoved GB\tno node")
+	fmt.Fprintln(table, "scenario\tpolicy\tGB\tfrom registry\tof first\tavoided\tmean s\tof first\tp99 s\tnew nodes s\tcpu std\tmax/mean pods\tremoved GB\tno node")
 	for _, k := range order {
 		s, n := sums[k], count[k]
 		var first evaluation.Metrics
@@ -44,10 +45,10 @@ func printTable(w io.Writer, e evaluation.Experiment) error {
 				break
 			}
 		}
-		fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.3f\t%.3f\t%.2f\t%.3f\t%.2f\t%.3f\t%.2f\t%.1f\t%.1f\n", k.scenario, k.policy,
+		fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.3f\t%.3f\t%.2f\t%.3f\t%.2f\t%.2f\t%.3f\t%.2f\t%.1f\t%.1f\n", k.scenario, k.policy,
 			float64(s.PulledBytes)/n/1e9, float64(s.PulledBytes-s.PeerBytes)/n/1e9,
 			float64(s.PulledBytes)/float64(first.PulledBytes), s.Avoided(&first),
-			s.StartupMean/n, s.StartupMean/first.StartupMean, s.StartupP99/n, s.CPUStd/n, s.MaxMeanPods/n,
+			s.StartupMean/n, s.StartupMean/first.StartupMean, s.StartupP99/n, s.StartupNew/n, s.CPUStd/n, s.MaxMeanPods/n,
 			float64(s.RemovedBytes)/n/1e9, float64(s.Unschedulable)/n)
 	}
 	return table.Flush()

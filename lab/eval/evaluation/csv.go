@@ -38,6 +38,7 @@ var columns = []struct {
 	{"seconds", func(_ *Experiment, r *Run) string { return float(r.Seconds) }},
 	{"peerBytes", func(_ *Experiment, r *Run) string { return strconv.FormatInt(r.PeerBytes, 10) }},
 	{"distinctBytes", func(_ *Experiment, r *Run) string { return strconv.FormatInt(r.DistinctBytes, 10) }},
+	{"startupNew", func(_ *Experiment, r *Run) string { return float(r.StartupNew) }},
 }
 
 // float is exact; NaN is written as an empty value, as if missing.

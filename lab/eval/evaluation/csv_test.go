@@ -17,7 +17,7 @@ func TestWriteCSV(t *testing.T) {
 			Scenario: `says "hello", twice`, Policy: "default", X: 7, Seed: math.MaxUint64,
 			Metrics: Metrics{
 				Pods: 20, Unschedulable: 1, Unstarted: 3, PulledBytes: math.MaxInt64, StartupMean: 1.5, StartupP50: 1, StartupP99: 1e-9,
-				CPUStd: 0.1, MaxMeanPods: 1.25, DiskBytes: 3, RemovedBytes: 4, Seconds: 0.5, PeerBytes: 5, DistinctBytes: 6,
+				CPUStd: 0.1, MaxMeanPods: 1.25, DiskBytes: 3, RemovedBytes: 4, Seconds: 0.5, PeerBytes: 5, DistinctBytes: 6, StartupNew: 2.5,
 			},
 		}}},
 		{Name: "axis", Axis: "two\nlines", Runs: []Run{{Scenario: "s", Policy: "p", X: 0.6, Metrics: Metrics{CPUStd: math.NaN(), Seconds: math.Inf(1)}}}},
@@ -26,9 +26,9 @@ func TestWriteCSV(t *testing.T) {
 	if err := WriteCSV(&out, report); err != nil {
 		t.Fatal(err)
 	}
-	want := "experiment,scenario,policy,axis,x,seed,pods,unschedulable,unstarted,pulledBytes,startupMean,startupP50,startupP99,cpuStd,maxMeanPods,diskBytes,removedBytes,seconds,peerBytes,distinctBytes\r\n" +
-		`plain,"says ""hello"", twice",default,,,18446744073709551615,20,1,3,9223372036854775807,1.5,1,1e-09,0.1,1.25,3,4,0.5,5,6` + "\r\n" +
-		"axis,s,p,\"two\r\nlines\",0.6,0,0,0,0,0,0,0,0,,0,0,0,,0,0\r\n"
+	want := "experiment,scenario,policy,axis,x,seed,pods,unschedulable,unstarted,pulledBytes,startupMean,startupP50,startupP99,cpuStd,maxMeanPods,diskBytes,removedBytes,seconds,peerBytes,distinctBytes,startupNew\r\n" +
+		`plain,"says ""hello"", twice",default,,,18446744073709551615,20,1,3,9223372036854775807,1.5,1,1e-09,0.1,1.25,3,4,0.5,5,6,2.5` + "\r\n" +
+		"axis,s,p,\"two\r\nlines\",0.6,0,0,0,0,0,0,0,0,,0,0,0,,0,0,0\r\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}

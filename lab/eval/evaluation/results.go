@@ -61,6 +61,8 @@ type Metrics struct {
 	StartupMean float64 `json:"startupMean"`
 	StartupP50  float64 `json:"startupP50"`
 	StartupP99  float64 `json:"startupP99"`
+	// StartupNew is the mean of the first ten pods of each node that joined; 0 if none did.
+	StartupNew float64 `json:"startupNew,omitempty"`
 	// CPUStd is the standard deviation over nodes of the share of CPU that is
 	// requested, as a mean over the moments after each placement.
 	CPUStd float64 `json:"cpuStd"`

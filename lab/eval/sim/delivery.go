@@ -3,11 +3,13 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/layer-locality/layer-locality/lab/eval/sim/workload"
@@ -29,14 +31,20 @@ const (
 	// Lazily means that a pod starts with a part of its image, Model.LazyShare; the rest
 	// follows when the link is idle (eStargz, SOCI).
 	Lazily
-	// Template means that nodes which run a Deployment pull its next version as layer-prefetcher has them do: one fewer than
-	// replicas, Model.PrefetchDelay after the template has it, and the scheduler sees what is on its way.
+	// Template means that nodes which run a Deployment pull its next version as layer-prefetcher has them do: all but
+	// one, Model.PrefetchDelay after the template has it, and the scheduler sees what is on its way.
 	Template
-	// Tag means the same, Model.TagLead before the rollout: that a tag has moved is known before a Deployment follows.
+	// Tag means the same, also for a single node, Model.TagLead before the rollout: that a tag has moved is known before a Deployment follows.
 	Tag
+	// NewNode means that a node which joins pulls the images that pods on at least half of the other nodes have, as
+	// layer-prefetcher has it do: one after another, while its pods lack no more than pendingBytes.
+	NewNode
 )
 
-var deliveryNames = []string{"registry", "peers", "ahead", "lazy", "template", "tag"}
+// pendingBytes is what --max-pending-bytes of layer-prefetcher is by default.
+const pendingBytes = 64 << 20
+
+var deliveryNames = []string{"registry", "peers", "ahead", "lazy", "template", "tag", "node"}
 
 // String returns the name that ParsePolicy takes.
 func (d Delivery) String() string { return deliveryNames[d] }
@@ -200,10 +208,9 @@ func (r *run) planPrefetches(plan *workload.Plan) {
 	}
 }
 
-// prefetch has nodes that run a Deployment pull an image with a pod each, one fewer than replicas, those that lack least first.
+// prefetch has nodes that run a Deployment pull an image with a pod each: all but one, those that lack least first.
 func (r *run) prefetch(d *deployment, name string) {
 	i := r.images[name]
-	r.use(name)
 	var nodes []*machine
 	for _, p := range d.pods {
 		if p.running && p.name != name && !slices.Contains(nodes, p.machine) {
@@ -211,30 +218,84 @@ func (r *run) prefetch(d *deployment, name string) {
 		}
 	}
 	slices.SortStableFunc(nodes, func(a, b *machine) int { return cmp.Compare(a.missing(i, name), b.missing(i, name)) })
-	for _, m := range nodes[:min(len(nodes), max(1, d.Replicas-1))] {
-		if m.missing(i, name) == 0 {
+	least := 0
+	if r.delivery == Tag { // then no pod of the new version is there yet
+		least = 1
+	}
+	for _, m := range nodes[:min(len(nodes), max(least, len(nodes)-1))] {
+		r.prefetchOn(m, name, func() {})
+	}
+}
+
+// prefetchNew has a new node pull what pods on at least half of the other nodes have, what most have first.
+func (r *run) prefetchNew(m *machine) {
+	where := map[string]map[string]bool{}
+	for _, object := range r.scheduler.Pods.GetIndexer().List() {
+		pod := object.(*v1.Pod)
+		name := pod.Spec.Containers[0].Image
+		if strings.HasPrefix(pod.Name, "prefetch-") {
 			continue
 		}
-		pod := r.newPod(name, "", 0, 0, false, "").object
-		r.prefetches++
-		pod.Name = fmt.Sprintf("prefetch-%d", r.prefetches)
-		pod.UID, pod.Spec.NodeName = types.UID(pod.Name), m.Name
-		r.fail(r.scheduler.Pods.Set(nil, pod))
-		r.prefetching++
-		m.use(i, name, func() {
-			r.prefetching--
-			running := runs(pod, name)
-			r.fail(r.scheduler.Pods.Set(pod, running))
-			// It ends when the node has reported the image.
-			refresh := nextTick(r.q.now, r.model.ImageRefresh, m.phase[0])
-			r.q.at(refresh, func() {
-				r.q.at(nextTick(refresh, r.model.StatusUpdate, m.phase[1]), func() {
-					m.release(i)
-					r.fail(r.scheduler.Pods.Drop(running))
-				})
+		if where[name] == nil {
+			where[name] = map[string]bool{}
+		}
+		where[name][pod.Spec.NodeName] = true
+	}
+	maps.DeleteFunc(where, func(_ string, nodes map[string]bool) bool { return len(nodes) < 2 || 2*len(nodes) < len(r.order)-1 })
+	names := slices.SortedFunc(maps.Keys(where), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(where[b]), len(where[a])), strings.Compare(a, b))
+	})
+	var next func()
+	next = func() {
+		var pending int64
+		for _, p := range m.underway() {
+			for _, b := range p.image.layers {
+				if _, ok := m.present[b]; !ok {
+					pending += b.size
+				}
+			}
+		}
+		switch {
+		case len(names) == 0:
+		case pending > pendingBytes:
+			r.q.at(r.q.now+3*time.Second, next)
+		default:
+			name := names[0]
+			names = names[1:]
+			r.prefetchOn(m, name, next)
+		}
+	}
+	next()
+}
+
+// prefetchOn has a node pull an image with a pod, unless it has all of it. done is called when it has.
+func (r *run) prefetchOn(m *machine, name string, done func()) {
+	i := r.images[name]
+	r.use(name)
+	if m.missing(i, name) == 0 {
+		done()
+		return
+	}
+	pod := r.newPod(name, "", 0, 0, false, "").object
+	r.prefetches++
+	pod.Name = fmt.Sprintf("prefetch-%d", r.prefetches)
+	pod.UID, pod.Spec.NodeName = types.UID(pod.Name), m.Name
+	r.fail(r.scheduler.Pods.Set(nil, pod))
+	r.prefetching++
+	m.use(i, name, func() {
+		r.prefetching--
+		running := runs(pod, name)
+		r.fail(r.scheduler.Pods.Set(pod, running))
+		// It ends when the node has reported the image.
+		refresh := nextTick(r.q.now, r.model.ImageRefresh, m.phase[0])
+		r.q.at(refresh, func() {
+			r.q.at(nextTick(refresh, r.model.StatusUpdate, m.phase[1]), func() {
+				m.release(i)
+				r.fail(r.scheduler.Pods.Drop(running))
 			})
 		})
-	}
+		done()
+	})
 }
 
 // pullAhead pulls an image that no pod of the node needs yet, when all others that were

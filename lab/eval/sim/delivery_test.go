@@ -180,6 +180,36 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
+// A node that joins pulls what pods on half of the other nodes have; the first pod there then starts sooner, or at once.
+func TestPrefetchOnNewNode(t *testing.T) {
+	joining := nodesOf(4)[3]
+	for name, test := range map[string]struct {
+		policy string
+		pod    time.Duration // after the node
+		want   float64       // seconds
+		pulled int64         // MB
+	}{
+		"alone":            {"default", time.Minute, 20, 480},
+		"there":            {"default:images=node", time.Minute, 0, 480},
+		"a pod was sooner": {"default:images=node", 10 * time.Second, 10, 480},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events := []workload.Event{
+				{Deploy: &workload.Deployment{Name: "d", Image: "everywhere", Replicas: 3, MilliCPU: 2500, Apart: true}},
+				{Deploy: &workload.Deployment{Name: "e", Image: "seldom", Replicas: 1, MilliCPU: 100}},
+				{At: 10 * time.Minute, Join: &joining},
+				{At: 10*time.Minute + test.pod, Pod: podOf("everywhere", 2000, 0)},
+			}
+			r := begin(t, test.policy, &workload.Plan{Nodes: nodesOf(3), Images: []dataset.Image{imageOf("everywhere", "e", 120), imageOf("seldom", "s", 6)}, Events: events},
+				func(m *Model) { m.Joins = JoinImages })
+			m := r.playAll(t, nil)
+			if math.Abs(m.StartupNew-test.want) > 1e-6 || m.PulledBytes != (test.pulled+6)*mb {
+				t.Errorf("the first pod starts after %g s, and %d MB are pulled, want %g and %d", m.StartupNew, m.PulledBytes/mb, test.want, test.pulled+6)
+			}
+		})
+	}
+}
+
 // After the history another policy places pods, on what the first one left behind, and only
 // then metrics count.
 func TestHistory(t *testing.T) {

@@ -170,6 +170,7 @@ type machine struct {
 	removed  int64            // bytes removed by garbage collection
 	requests int64            // milliCPU
 	pods     int
+	first    int // how many pods to come are among its first
 
 	fromPeers int64 // bytes among those pulled
 }

@@ -199,6 +199,8 @@ type run struct {
 	before   int
 	distinct int64
 	startups []float64
+	// ofNew are those of the firstPods pods of each node that joined.
+	ofNew []float64
 	// balance covers the moments after placements; loads is memory for it.
 	balance evaluation.Balance
 	loads   []evaluation.Load
@@ -216,6 +218,7 @@ type pod struct {
 	machine  *machine
 	running  bool
 	gone     bool
+	first    bool // one of the firstPods pods of a node that joined
 	of       *deployment
 	group    string
 }
@@ -224,6 +227,9 @@ type deployment struct {
 	workload.Deployment
 	pods []*pod
 }
+
+// firstPods is how many pods of a node that joins are its first ones.
+const firstPods = 10
 
 // fail ends the run.
 func (r *run) fail(err error) {
@@ -249,6 +255,11 @@ func (r *run) play(e *workload.Event) {
 		r.reconcile(d)
 	case e.Join != nil:
 		r.join(*e.Join)
+		m := r.machines[e.Join.Name]
+		m.first = firstPods
+		if r.delivery == NewNode {
+			r.prefetchNew(m)
+		}
 		r.retry()
 	}
 }
@@ -376,6 +387,9 @@ func (r *run) bind(p *pod, name string) {
 	p.machine = r.machines[name]
 	p.machine.requests += p.milliCPU
 	p.machine.pods++
+	if p.first = p.machine.first > 0; p.first {
+		p.machine.first--
+	}
 	r.fail(r.scheduler.Pods.Set(nil, bound))
 	r.sample()
 	p.machine.use(p.image, p.name, func() {
@@ -393,6 +407,9 @@ func (r *run) start(p *pod) {
 	r.unsettled--
 	if p.created >= r.from {
 		r.startups = append(r.startups, (r.q.now - p.created).Seconds())
+		if p.first {
+			r.ofNew = append(r.ofNew, (r.q.now - p.created).Seconds())
+		}
 	}
 	running := runs(p.object, p.name)
 	r.fail(r.scheduler.Pods.Set(p.object, running))
@@ -532,5 +549,8 @@ func (r *run) metrics() evaluation.Metrics {
 	}
 	m.SetBalance(r.balance)
 	m.SetStartups(r.startups)
+	for _, s := range r.ofNew {
+		m.StartupNew += s / float64(len(r.ofNew))
+	}
 	return m
 }

@@ -45,6 +45,9 @@ func TestPanels(t *testing.T) {
 	livetest.Eventually(t, 2*time.Minute, fmt.Sprintf("all %d queries have data", len(queries)), func(ctx context.Context) error {
 		var without []string
 		for _, q := range queries {
+			if strings.Contains(q.Expr, "layerlocality_prefetch_") {
+				continue // it is not installed here
+			}
 			samples, err := server.Query(ctx, dashboards.Filled(q.Expr, "1m"))
 			if err != nil {
 				return err
