@@ -22,6 +22,9 @@ const (
 	// has the same number.
 	HeadBytes = 256 << 10
 
+	// smallBytes is up to which size layers are read from the registry, as NodeLayers do not list them.
+	smallBytes = 1 << 20
+
 	// answerTime is for how long the agent may think, mostSilence for how long nothing may come, and
 	// leastRate how many bytes a second have to come: a registry may be faster.
 	answerTime  = 4 * time.Second

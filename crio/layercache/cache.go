@@ -71,7 +71,7 @@ func Open(root string) (*Cache, error) {
 		}
 	}()
 	go func() {
-		for range time.Tick(lookInterval) {
+		for ; ; time.Sleep(lookInterval) {
 			c.Trim()
 		}
 	}()
@@ -103,7 +103,6 @@ func open(folder string) (*Cache, error) {
 
 	c := &Cache{folder: folder, unchecked: make(chan unchecked, mostUnchecked)}
 	c.allowed = c.allowedOnDisk
-	c.Trim()
 
 	return c, nil
 }

@@ -10,6 +10,8 @@
 //   - Taken: after the policy for signatures, from the bottom up, by a pull that has read the head of
 //     each layer from its registry, with its own credentials. A neighbour sends a layer only to who
 //     knows that head, so the digest of somebody else's layer is of no use.
+//     Layers of up to 1 MiB come from the registry, as NodeLayers do not list them. A pull asks once more
+//     for the manifest of an index's member, and its own agent once.
 //   - Trusted: nobody. Size and SHA-256 are those of the manifest, or the file is thrown away; the
 //     diffID is computed from the bytes. Whatever goes wrong, the copy downloads what is missing, as if
 //     there were no neighbours.

@@ -108,8 +108,8 @@ func (t taking) above(layers []types.BlobInfo) (parent string, missing []types.B
 	return parent, nil
 }
 
-// wanted returns the layers to take: up to the last one that a neighbour seems to have, without one below
-// it that none has, unless its head is all of it. None if that is too little.
+// wanted returns the layers to take: up to the last one that a neighbour seems to have, without a large one
+// below it that none has. None if that is too little.
 func (t taking) wanted(ctx context.Context, layers []types.BlobInfo) []types.BlobInfo {
 	var sum int64
 
@@ -138,7 +138,7 @@ func (t taking) wanted(ctx context.Context, layers []types.BlobInfo) []types.Blo
 	sum = 0
 
 	for i, layer := range layers {
-		if layer.Size <= HeadBytes {
+		if layer.Size <= smallBytes {
 			continue
 		}
 
@@ -253,7 +253,8 @@ func (t taking) get(ctx context.Context, layer types.BlobInfo) (g got) {
 	return g
 }
 
-// download fills a file with a layer: from its registry the head, from a neighbour what is more.
+// download fills a file with a layer: from its registry if it is small, or else from a neighbour, who
+// wants its head.
 func (t taking) download(ctx context.Context, layer types.BlobInfo, file *os.File) error {
 	head, err := t.head(ctx, layer)
 	if err != nil {
@@ -285,23 +286,24 @@ func (t taking) download(ctx context.Context, layer types.BlobInfo, file *os.Fil
 	return nil
 }
 
-// head reads the head of a layer at its registry, which serves nobody else's.
+// head reads the head of a layer, or a small one, at the registry, which serves nobody else's.
 func (t taking) head(ctx context.Context, layer types.BlobInfo) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
 
-	stream, size, err := t.source.GetBlob(ctx, layer, none.NoCache)
+	stream, _, err := t.source.GetBlob(ctx, layer, none.NoCache)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // The caller says what it is about.
 	}
 	defer stream.Close()
 
-	if size >= 0 && size != layer.Size {
-		return nil, fmt.Errorf("%d bytes instead of %d", size, layer.Size)
+	want := int64(HeadBytes)
+	if layer.Size <= smallBytes {
+		want = layer.Size
 	}
 
 	var head bytes.Buffer
-	if _, err := io.CopyN(&head, stream, min(layer.Size, HeadBytes)); err != nil {
+	if _, err := io.CopyN(&head, stream, want); err != nil {
 		return nil, fmt.Errorf("after %d bytes: %w", head.Len(), err)
 	}
 
