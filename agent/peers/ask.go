@@ -201,7 +201,7 @@ func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, ou
 	}
 	defer conn.Close()
 	state := conn.(*tls.Conn).ConnectionState()
-	code, err := proof(&state, layer, head)
+	code, err := proof(&state, head)
 	if err != nil {
 		return err
 	}

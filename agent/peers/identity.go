@@ -148,8 +148,8 @@ func (i *Identity) config(known func(key string) bool) *tls.Config {
 }
 
 // proof shows on one connection that the head of a layer is known.
-func proof(state *tls.ConnectionState, layer string, head []byte) ([]byte, error) {
-	secret, err := state.ExportKeyingMaterial(proofLabel, []byte(layer), sha256.Size)
+func proof(state *tls.ConnectionState, head []byte) ([]byte, error) {
+	secret, err := state.ExportKeyingMaterial(proofLabel, nil, sha256.Size)
 	if err != nil {
 		return nil, err
 	}

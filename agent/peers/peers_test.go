@@ -168,7 +168,7 @@ func TestUnproven(t *testing.T) {
 	// A proof of another connection, as of somebody in between, proves nothing.
 	first, second := c.dial(c.nodes[0], c.nodes[1]), c.dial(c.nodes[0], c.nodes[1])
 	state := first.ConnectionState()
-	code, err := proof(&state, layer, content[:HeadBytes])
+	code, err := proof(&state, content[:HeadBytes])
 	must(t, err)
 	for what, try := range map[string]struct {
 		conn   *tls.Conn
@@ -221,7 +221,7 @@ func TestPathsAndMethods(t *testing.T) {
 	} {
 		conn := c.dial(c.nodes[0], c.nodes[1])
 		state := conn.ConnectionState()
-		code, err := proof(&state, strings.TrimPrefix(try.path, "/v2/a/blobs/"), content[:HeadBytes])
+		code, err := proof(&state, content[:HeadBytes])
 		must(t, err)
 		if status := request(t, conn, try.method, try.path, base64.StdEncoding.EncodeToString(code)); status != http.StatusNotFound {
 			t.Errorf("%s %s: %d", try.method, try.path, status)
@@ -275,7 +275,8 @@ func TestRotation(t *testing.T) {
 	began := time.Now()
 	first := c.nodes[1].identity.Keys()[0]
 	published := 0
-	for now := began; now.Before(began.Add(keyLife + 3*time.Hour)); now = now.Add(20 * time.Minute) {
+	for step := range 82 {
+		now := began.Add(time.Duration(step) * 20 * time.Minute)
 		for _, n := range c.nodes {
 			n.identity.now = func() time.Time { return now }
 			changed, err := n.identity.rotate()
@@ -289,9 +290,8 @@ func TestRotation(t *testing.T) {
 				t.Fatalf("after %v, unpublished: %v", now.Sub(began), err)
 			}
 		}
-		c.publish()
-		if got, err := c.nodes[0].fetch(t, content, layer); err != nil || !bytes.Equal(got, content) {
-			t.Fatalf("after %v: %v", now.Sub(began), err)
+		if step%2 == 1 {
+			c.publish() // as late as that
 		}
 	}
 	if keys := c.nodes[1].identity.Keys(); published != 4 || len(keys) != 1 || keys[0] == first {

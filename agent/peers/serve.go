@@ -111,7 +111,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, layer, name string
 		return absent
 	}
 	defer file.Close()
-	if !known(r.TLS, layer, r.Header.Get(proofHeader), file, size) {
+	if !known(r.TLS, r.Header.Get(proofHeader), file, size) {
 		http.NotFound(w, r)
 		return unproven
 	}
@@ -144,7 +144,7 @@ func (s *Server) open(name string) (file *os.File, size int64, err error) {
 }
 
 // known reports whether who asks on a connection knows the head of the layer.
-func known(state *tls.ConnectionState, layer, text string, file io.ReaderAt, size int64) bool {
+func known(state *tls.ConnectionState, text string, file io.ReaderAt, size int64) bool {
 	shown, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		return false
@@ -153,7 +153,7 @@ func known(state *tls.ConnectionState, layer, text string, file io.ReaderAt, siz
 	if n, err := file.ReadAt(head, 0); n < len(head) && err != nil {
 		return false
 	}
-	want, err := proof(state, layer, head)
+	want, err := proof(state, head)
 	return err == nil && hmac.Equal(shown, want)
 }
 

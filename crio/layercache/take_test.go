@@ -420,6 +420,38 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// Of a large layer, nothing may come for a while only.
+func TestSilence(t *testing.T) {
+	layer := newLayer(2 * mib)
+	layer.Size = 1 << 40
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.Write(layer.content)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+
+	socket := filepath.Join(t.TempDir(), "s")
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	t.Cleanup(func() { server.Close() })
+
+	go server.Serve(listener)
+
+	a := newAgent(socket)
+	a.silence = 100 * time.Millisecond
+
+	if err := a.fetch(t.Context(), layer.BlobInfo, nil, io.Discard); err == nil || !strings.Contains(err.Error(), "nothing came") {
+		t.Error(err)
+	}
+}
+
 // Who is cancelled takes nothing more.
 func TestCancelled(t *testing.T) {
 	i := newImage(t, 2*mib, 2*mib)
