@@ -290,7 +290,7 @@ func TestRotation(t *testing.T) {
 				t.Fatalf("after %v, unpublished: %v", now.Sub(began), err)
 			}
 		}
-		if step%2 == 1 {
+		if step%2 == 0 {
 			c.publish() // as late as that
 		}
 	}
