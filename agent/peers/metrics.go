@@ -2,6 +2,7 @@ package peers
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -24,12 +25,20 @@ type metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *metrics { //nolint:revive // for this package's own types
-	const namespace, subsystem = "layerlocality", "agent_peers"
+	const namespace, subsystem = "layerlocality", "peers"
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})
 	}
 	vector := func(name, help string, results ...string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, []string{"result"})
+		v := prometheus.V2.NewCounterVec(prometheus.CounterVecOpts{
+			CounterOpts: prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help},
+			VariableLabels: prometheus.ConstrainedLabels{{Name: "result", Constraint: func(value string) string {
+				if slices.Contains(results, value) {
+					return value
+				}
+				return failed
+			}}},
+		})
 		for _, result := range results {
 			v.WithLabelValues(result)
 		}
