@@ -3,6 +3,7 @@ package peers
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -100,7 +101,9 @@ func (a *Asker) layer(w http.ResponseWriter, r *http.Request) {
 	layer := r.PathValue("digest")
 	size, err := strconv.ParseInt(r.FormValue("size"), 10, 64)
 	head, readErr := io.ReadAll(io.LimitReader(r.Body, HeadBytes+1))
-	if _, ok := digestOf(layer); !ok || !v1alpha1.IsDigest(layer) || err != nil || readErr != nil || size <= HeadBytes || size > v1alpha1.MaxLayerBytes || len(head) != HeadBytes {
+	_, known := digestOf(layer)
+	if err := errors.Join(err, readErr); err != nil || !known || !v1alpha1.IsDigest(layer) ||
+		size <= HeadBytes || size > v1alpha1.MaxLayerBytes || len(head) != HeadBytes {
 		http.Error(w, "want a digest of sha256, its size, and its head", http.StatusBadRequest)
 		return
 	}
@@ -160,11 +163,11 @@ func (a *Asker) fetch(ctx context.Context, layer string, size int64, head []byte
 	}
 	switch {
 	case out.written < size:
-		return out.passed, fmt.Errorf("no peer sent the layer: %w", cmpErr(err))
+		return out.passed, fmt.Errorf("no peer sent the layer: %w", cmp.Or(err, errNone))
 	case hex.EncodeToString(out.sum.Sum(nil)) != layer[len("sha256:"):]:
 		for _, p := range senders { // whichever of them it was
 			a.failed(p, wrongPause)
-			klog.FromContext(ctx).Error(nil, "A peer sent something else than the layer; it is not asked again for a while", "node", p.name, "layer", layer, "pause", wrongPause)
+			klog.FromContext(ctx).Error(nil, "A peer sent something else than the layer; it is left alone", "node", p.name, "layer", layer, "for", wrongPause)
 		}
 		a.metrics.wrong.Inc()
 		return out.passed, errors.New("peers sent something else than the layer")
@@ -172,14 +175,8 @@ func (a *Asker) fetch(ctx context.Context, layer string, size int64, head []byte
 	return out.passed, out.finish()
 }
 
-func cmpErr(err error) error {
-	if err == nil {
-		return errors.New("none is known")
-	}
-	return err
-}
-
 var (
+	errNone   = errors.New("none is known that has it")
 	errAbsent = errors.New("it does not have the layer, or not for this node")
 	errBusy   = errors.New("it is busy")
 	errSlow   = errors.New("it is too slow")
@@ -228,7 +225,7 @@ func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, ou
 		return errAbsent
 	case answer.StatusCode == http.StatusServiceUnavailable:
 		return errBusy
-	case answer.StatusCode != http.StatusOK && (out.written == 0 || answer.StatusCode != http.StatusPartialContent), answer.StatusCode == http.StatusOK && out.written > 0:
+	case out.written == 0 && answer.StatusCode != http.StatusOK, out.written > 0 && answer.StatusCode != http.StatusPartialContent:
 		return fmt.Errorf("it answers %s", answer.Status)
 	case answer.ContentLength != want:
 		return fmt.Errorf("it announces %d bytes instead of %d", answer.ContentLength, want)

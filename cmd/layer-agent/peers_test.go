@@ -104,8 +104,8 @@ func TestPeers(t *testing.T) {
 	t.Cleanup(running.Wait)
 	t.Cleanup(cancel)
 	kubeconfig := filepath.Join(folder, "kubeconfig")
-	must(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c"}}],`+
-		`"clusters":[{"name":"c","cluster":{"server":%q}}]}`, server.URL), 0o600))
+	must(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
+		`"contexts":[{"name":"c","context":{"cluster":"c"}}],"clusters":[{"name":"c","cluster":{"server":%q}}]}`, server.URL), 0o600))
 	sockets := map[string]string{}
 	for _, node := range []string{"n1", "n2"} {
 		o := &peersOptions{
@@ -116,7 +116,9 @@ func TestPeers(t *testing.T) {
 		claims := fmt.Sprintf(`{"kubernetes.io":{"node":{"name":%q,"uid":"u"}}}`, node)
 		must(t, os.WriteFile(o.token, []byte("x."+base64.RawURLEncoding.EncodeToString([]byte(claims))+".x"), 0o600))
 		must(t, os.WriteFile(o.socket, nil, 0o600)) // left by the one before
-		object := &v1alpha1.NodeLayers{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: v1alpha1.NodeLayersSpec{Reuse: v1alpha1.ReuseByDigest, RenewSeconds: 600, RenewTime: metav1.Now()}}
+		object := &v1alpha1.NodeLayers{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: v1alpha1.NodeLayersSpec{
+			Reuse: v1alpha1.ReuseByDigest, RenewSeconds: 600, RenewTime: metav1.Now(),
+		}}
 		object.APIVersion, object.Kind = "layerlocality.io/v1alpha1", "NodeLayers"
 		if node == "n2" {
 			must(t, os.WriteFile(filepath.Join(o.folder, layer[len("sha256:"):]), content, 0o600))
