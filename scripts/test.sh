@@ -112,7 +112,7 @@ step_overlays() {
   local tree status=0
   workspace overlays-kubernetes k8s.io/kubernetes/pkg/kubelet/imagelayers/... || status=1
   tree=$(scripts/tree.sh patched cri-o) || return 1
-  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=mod" go_test overlays-cri-o "$tree" -tags "test $CRIO_TAGS" ./internal/imagelayers/... ./internal/layershare/... || status=1
+  CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=mod" go_test overlays-cri-o "$tree" -tags "test $CRIO_TAGS" ./internal/imagelayers/... ./internal/layershare/... ./internal/layercache/... || status=1
   return "$status"
 }
 
@@ -253,7 +253,7 @@ step_generated() {
 step_upstream-cri-o() {
   local tree status=0 CGO_ENABLED=1 GOFLAGS="$GOFLAGS -mod=mod" WRAP=(unshare --mount --propagation shared)
   tree=$(scripts/tree.sh patched cri-o) || return 1
-  go_test upstream-cri-o "$tree" -tags "test $CRIO_TAGS" ./internal/imagelayers/... ./internal/layershare/... ./internal/storage/... ./internal/ociartifact/... || status=1
+  go_test upstream-cri-o "$tree" -tags "test $CRIO_TAGS" ./internal/imagelayers/... ./internal/layershare/... ./internal/layercache/... ./internal/storage/... ./internal/ociartifact/... || status=1
   go_test upstream-cri-o-server "$tree" -tags "test $CRIO_TAGS" ./server/ -ginkgo.skip=ContainerEvents || status=1
   upstream_events "$tree" || status=1
   return "$status"

@@ -19,9 +19,11 @@ import (
 const (
 	reportFile = "report.json"
 	stateFile  = "state.json"
+	peerFile   = "peer.json"
 	// maxReport bounds what the publisher reads: the lists, and the little else that there is.
 	maxReport = v1alpha1.MaxNodeListBytes + 4<<10
 	maxState  = 64 << 10
+	maxPeer   = 1 << 10
 )
 
 // Spacing is the time between two writes, and so between two readings for changes: another one during
@@ -102,6 +104,15 @@ func (w *Writer) WriteState(s *State) error {
 	return write(filepath.Join(w.folder, stateFile), text)
 }
 
+// WritePeer writes where the node serves layers.
+func (w *Writer) WritePeer(p *v1alpha1.NodePeer) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return write(filepath.Join(w.folder, peerFile), text)
+}
+
 // write replaces a file as a whole.
 func write(path string, text []byte) error {
 	// Readable for the publisher, which has another user.
@@ -152,6 +163,16 @@ func (r *Reader) State() (*State, error) {
 		return nil, nil
 	}
 	return state, err
+}
+
+// Peer returns where the node serves layers; nil if it does not.
+func (r *Reader) Peer() (*v1alpha1.NodePeer, error) {
+	peer := &v1alpha1.NodePeer{}
+	err := readJSON(filepath.Join(r.folder, peerFile), maxPeer, peer)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return peer, err
 }
 
 func readJSON(path string, most int64, value any) error {

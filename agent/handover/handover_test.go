@@ -49,6 +49,17 @@ func TestHandover(t *testing.T) {
 	write(two)
 	expect("from a reader that was started again", two)
 
+	peer := &v1alpha1.NodePeer{Address: "10.0.0.1:9451", Keys: []string{strings.Repeat("a", 64)}}
+	if got, err := r.Peer(); got != nil || err != nil {
+		t.Errorf("before there was a peer: %+v, %v", got, err)
+	}
+	if err := w.WritePeer(peer); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.Peer(); err != nil || !reflect.DeepEqual(got, peer) {
+		t.Errorf("%+v, %v", got, err)
+	}
+
 	state := &State{Read: now, Pulls: 3, Errors: map[string]int64{"read": 2}, Skipped: map[string]int{"manifest": 1}}
 	if err := w.WriteState(state); err != nil {
 		t.Fatal(err)
@@ -57,7 +68,7 @@ func TestHandover(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	entries, err := os.ReadDir(folder)
-	if err != nil || len(entries) != 2 {
+	if err != nil || len(entries) != 3 {
 		t.Errorf("%v, %v", entries, err)
 	}
 }

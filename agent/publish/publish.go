@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"time"
 
@@ -79,6 +80,8 @@ type Publisher struct {
 	// first of the changes since; zero if that is not known.
 	report           *handover.Report
 	pending, noticed time.Time
+	// peer is where the node serves layers; nil if it does not.
+	peer *v1alpha1.NodePeer
 	// last is the last write, notBefore the earliest time of the next one, retry the pause
 	// after another failure.
 	last, notBefore time.Time
@@ -237,6 +240,22 @@ func (p *Publisher) take(ctx context.Context) {
 	if state != nil {
 		p.noteRead(state.Read, time.Now())
 	}
+	p.takePeer(ctx)
+}
+
+// takePeer takes where the node serves layers.
+func (p *Publisher) takePeer(ctx context.Context) {
+	peer, err := p.From.Peer()
+	if err != nil {
+		p.metrics.errors.WithLabelValues(inHandover, reportFailed).Inc()
+		klog.FromContext(ctx).Error(err, "Cannot read where this node serves layers")
+		return
+	}
+	if !reflect.DeepEqual(peer, p.peer) {
+		if p.peer = peer; p.pending.IsZero() {
+			p.pending, p.noticed = time.Now(), time.Time{}
+		}
+	}
 }
 
 // noteRead notes when the runtime was last read, on the reader's clock. Only the first time it
@@ -328,6 +347,7 @@ func (p *Publisher) put(ctx context.Context, spec *v1alpha1.NodeLayersSpec) erro
 	if err != nil {
 		return err
 	}
+	spec.Peer = p.peer
 	spec.RenewSeconds, spec.RenewTime = int32(p.Renew/time.Second), metav1.Now() //nolint:gosec // at most a day
 	object := &v1alpha1.NodeLayers{
 		ObjectMeta: metav1.ObjectMeta{

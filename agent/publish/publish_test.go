@@ -327,6 +327,40 @@ layerlocality_agent_pulls 2
 	})
 }
 
+// Where the node serves layers is written when it changes, with what the node holds.
+func TestPeer(t *testing.T) {
+	test(t, func(s *suite) {
+		peer := &v1alpha1.NodePeer{Address: "10.0.0.1:9451", Keys: []string{strings.Repeat("a", 64)}}
+		expect := func(want *v1alpha1.NodePeer) {
+			t.Helper()
+			s.server.now(func() {
+				if got := s.server.object.Spec.Peer; !reflect.DeepEqual(got, want) {
+					t.Errorf("%+v, want %+v", got, want)
+				}
+			})
+		}
+		s.finds("- a")
+		s.later(time.Minute)
+		s.expect("none", 1, "- a")
+		expect(nil)
+		must(t, s.writer.WritePeer(peer))
+		s.later(time.Minute)
+		s.expect("one", 2, "- a")
+		expect(peer)
+		peer.Keys = append(peer.Keys, strings.Repeat("b", 64))
+		must(t, s.writer.WritePeer(peer))
+		s.later(time.Minute)
+		s.expect("another key", 3, "- a")
+		expect(peer)
+		s.later(5 * time.Minute)
+		s.expect("nothing has changed", 3, "- a")
+		peer.Address = "metadata.internal:80"
+		must(t, s.writer.WritePeer(peer))
+		s.later(time.Minute)
+		s.expect("an address that is none", 3, "- a")
+	})
+}
+
 // Writes keep their distance however often something changes.
 func TestSpacing(t *testing.T) {
 	test(t, func(s *suite) {

@@ -40,6 +40,22 @@ const (
 	ReuseInChains LayerReuse = "Chain"
 )
 
+// NodePeer is where a node serves layers to other nodes (package agent/peers).
+type NodePeer struct {
+	// Address is an IP address and a port: "10.1.2.3:9451".
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^(\[[0-9a-f:.]+\]|[0-9.]+):[0-9]{1,5}$`
+	Address string `json:"address"`
+	// Keys are the SHA-256 of the public keys that the node has, as it asks and as it serves, in
+	// hexadecimal digits.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{64}$`
+	Keys []string `json:"keys"`
+}
+
 // NodeLayersSpec is what a node holds.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.layers) ? self.layers.map(l, size(l) + 3).sum() : 0) + (has(self.images) ? self.images.map(i, size(i) + 3).sum() : 0) <= 131072",message="both lists may take 128 KiB as JSON"
@@ -55,6 +71,9 @@ type NodeLayersSpec struct {
 	// that are pulled at the same time need it. Missing if the agent cannot find out.
 	// +optional
 	JoinsDownloads *bool `json:"joinsDownloads,omitempty"`
+	// Peer is where the node serves layers to other nodes. Missing if it does not.
+	// +optional
+	Peer *NodePeer `json:"peer,omitempty"`
 	// MinLayerBytes is the size in compressed bytes from which on layers are listed.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -120,6 +139,9 @@ const (
 	MaxNodeNameLength = 400
 	// MaxRuntimeLength is the length of the runtime's name and version.
 	MaxRuntimeLength = 64
+	// MaxPeerAddress is the length of the address of a peer, MaxPeerKeys how many keys it has.
+	MaxPeerAddress = 64
+	MaxPeerKeys    = 2
 	// MaxLayerBytes is the size of a layer, 1 TiB.
 	MaxLayerBytes = 1 << 40
 	// MaxRenewSeconds is a day.

@@ -16,6 +16,7 @@ var (
 	digests         = regexp.MustCompile(`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
 	conditionTypes  = regexp.MustCompile(`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$`)
 	runtimes        = regexp.MustCompile(`^[ -~]*$`)
+	addresses       = regexp.MustCompile(`^(\[[0-9a-f:.]+\]|[0-9.]+):[0-9]{1,5}$`)
 	conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 )
 
@@ -106,6 +107,24 @@ func (n *NodeLayers) Validate() (errs field.ErrorList) {
 	}
 	if size > MaxNodeListBytes {
 		errs = append(errs, field.TooLong(path, "", MaxNodeListBytes))
+	}
+	if s.Peer != nil {
+		errs = append(errs, s.Peer.validate(path.Child("peer"))...)
+	}
+	return errs
+}
+
+func (p *NodePeer) validate(path *field.Path) (errs field.ErrorList) {
+	errs = append(errs, text(path.Child("address"), p.Address, MaxPeerAddress, addresses, true)...)
+	keys := path.Child("keys")
+	errs = append(errs, atMost(keys, len(p.Keys), MaxPeerKeys)...)
+	if len(p.Keys) == 0 {
+		errs = append(errs, field.Required(keys, ""))
+	}
+	for i, key := range p.Keys {
+		if !IsDigest("sha256:" + key) {
+			errs = append(errs, field.Invalid(keys.Index(i), field.OmitValueType{}, "64 hexadecimal digits"))
+		}
 	}
 	return errs
 }

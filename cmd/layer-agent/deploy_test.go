@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
+	"github.com/layer-locality/layer-locality/internal/kustomize"
 	"github.com/layer-locality/layer-locality/internal/testkit"
 )
 
@@ -76,5 +77,51 @@ func TestShippedArguments(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestShippedPeers: the component adds a container with the image of the others, whose arguments name what it
+// mounts, and the right to read NodeLayers.
+func TestShippedPeers(t *testing.T) {
+	built, err := kustomize.Build("../../deploy/agent/cri-o", map[string]any{
+		"components": []string{"../../deploy/agent/components/peers"},
+	})
+	must(t, err)
+	var set appsv1.DaemonSet
+	bound := false
+	for _, object := range built {
+		text, err := object.MarshalJSON()
+		must(t, err)
+		switch {
+		case object.GetKind() == "DaemonSet":
+			must(t, yaml.UnmarshalStrict(text, &set))
+		case object.GetName() == "layer-agent-peers":
+			bound = strings.Contains(string(text), "layer-agent-reader")
+		}
+	}
+	containers := set.Spec.Template.Spec.Containers
+	i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == "peers" })
+	if len(containers) != 3 || i < 0 || !bound {
+		t.Fatalf("%d containers, peers at %d, bound %v", len(containers), i, bound)
+	}
+	peers := containers[i]
+	for _, other := range containers {
+		if other.Image != peers.Image {
+			t.Errorf("image %s, that of %s is %s", peers.Image, other.Name, other.Image)
+		}
+	}
+	found, rest, err := newCommand().Find(peers.Args)
+	must(t, err)
+	must(t, found.ParseFlags(rest))
+	value := func(flag string) string { return found.Flags().Lookup(flag).Value.String() }
+	for _, path := range []string{value("handover"), value("token-file"), value("folder"), value("socket")} {
+		if !slices.ContainsFunc(peers.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return path == m.MountPath || strings.HasPrefix(path, m.MountPath+"/")
+		}) {
+			t.Errorf("nothing is mounted at %s", path)
+		}
+	}
+	if security := peers.SecurityContext; len(security.Capabilities.Add) > 0 || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem {
+		t.Errorf("%+v", security)
 	}
 }

@@ -1,6 +1,6 @@
 // Command layer-agent publishes which images and layers a node holds, as NodeLayers. It runs
 // on every node, in two containers: one reads the container runtime, the other one writes to
-// the apiserver.
+// the apiserver. A third one, which is optional, passes layers between nodes.
 package main
 
 import (
@@ -43,7 +43,7 @@ func newCommand() *cobra.Command {
 	all := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(all)
 	root.PersistentFlags().AddGoFlag(all.Lookup("v"))
-	root.AddCommand(newReadCommand(), newPublishCommand())
+	root.AddCommand(newReadCommand(), newPublishCommand(), newPeersCommand())
 	return root
 }
 

@@ -111,3 +111,21 @@ func TestHandler(t *testing.T) {
 	expect(http.MethodPost, "/metrics", http.StatusMethodNotAllowed, "")
 	expect(http.MethodGet, "/debug/pprof/", http.StatusNotFound, "")
 }
+
+func TestPeersOptions(t *testing.T) {
+	valid := peersOptions{ip: "fd00::1", port: 9451, bytes: 1 << 20}
+	must(t, valid.validate())
+	for want, change := range map[string]func(*peersOptions){
+		"--bytes-per-second=1: want": func(o *peersOptions) { o.bytes = 1 },
+		"--ip=: want":                func(o *peersOptions) { o.ip = "" },
+		"--ip=n1: want":              func(o *peersOptions) { o.ip = "n1" },
+		"--port=0: want":             func(o *peersOptions) { o.port = 0 },
+		"--port=65536: want":         func(o *peersOptions) { o.port = 65536 },
+	} {
+		o := valid
+		change(&o)
+		if err := o.run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

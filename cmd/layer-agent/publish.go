@@ -57,16 +57,16 @@ func (o *publishOptions) validate() error {
 }
 
 // restConfig returns how to reach the apiserver, without the token.
-func (o *publishOptions) restConfig() (*rest.Config, error) {
+func restConfig(kubeconfig string) (*rest.Config, error) {
 	var config *rest.Config
 	var err error
-	if o.kubeconfig == "" {
+	if kubeconfig == "" {
 		config, err = rest.InClusterConfig()
 	} else {
-		config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
 	}
 	anonymous := rest.AnonymousClientConfig(config)
 	anonymous.UserAgent = "layer-agent/" + version
@@ -80,16 +80,12 @@ func (o *publishOptions) run(ctx context.Context) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	config, err := o.restConfig()
+	config, err := restConfig(o.kubeconfig)
 	if err != nil {
-		return fmt.Errorf("--kubeconfig=%s: %w", o.kubeconfig, err)
+		return err
 	}
-	token, err := publish.TokenIn(o.token)
-	if err == nil {
-		_, err = publish.IdentityOf(token)
-	}
-	if err != nil {
-		return fmt.Errorf("--token-file=%s: %w", o.token, err)
+	if _, err := identityIn(o.token); err != nil {
+		return err
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -100,12 +96,30 @@ func (o *publishOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.address)
+	return observed(ctx, o.address, handler(registry, publisher.Ready), publisher.Run)
+}
+
+// identityIn returns the Node that the token in a file is bound to.
+func identityIn(path string) (publish.Identity, error) {
+	token, err := publish.TokenIn(path)
+	if err != nil {
+		return publish.Identity{}, fmt.Errorf("--token-file=%s: %w", path, err)
+	}
+	identity, err := publish.IdentityOf(token)
+	if err != nil {
+		return publish.Identity{}, fmt.Errorf("--token-file=%s: %w", path, err)
+	}
+	return identity, nil
+}
+
+// observed runs something, and serves metrics and probes meanwhile.
+func observed(ctx context.Context, address string, handler http.Handler, run func(context.Context) error) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("--bind-address: %w", err)
 	}
 	server := &http.Server{
-		Handler: handler(registry, publisher.Ready), MaxHeaderBytes: 16 << 10,
+		Handler: handler, MaxHeaderBytes: 16 << 10,
 		ReadHeaderTimeout: exchange, ReadTimeout: exchange, WriteTimeout: exchange, IdleTimeout: time.Minute,
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -115,7 +129,7 @@ func (o *publishOptions) run(ctx context.Context) error {
 		defer cancel()
 		served <- server.Serve(listener)
 	}()
-	err = publisher.Run(ctx)
+	err = run(ctx)
 	_ = server.Close()
 	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
 		err = errors.Join(err, ended)

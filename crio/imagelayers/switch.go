@@ -23,12 +23,17 @@ const (
 	// ShareSwitchEnv is for pulls that wait for the layers which an earlier pull is
 	// downloading (package layershare). They do by default.
 	ShareSwitchEnv = "CRIO_SHARE_LAYERS"
+
+	// PeersSwitchEnv is for layers from and for neighbours (package layercache). By default,
+	// there are none.
+	PeersSwitchEnv = "CRIO_LAYER_PEERS"
 )
 
 var (
 	layersSwitch    = envSwitch{env: SwitchEnv, byDefault: true, what: "reporting the layers of images"}
 	exclusiveSwitch = envSwitch{env: ExclusiveSwitchEnv, byDefault: false, what: "reporting the bytes that only one image needs"}
 	shareSwitch     = envSwitch{env: ShareSwitchEnv, byDefault: true, what: "sharing layers that several pulls need"}
+	peersSwitch     = envSwitch{env: PeersSwitchEnv, byDefault: false, what: "exchanging layers with neighbours"}
 )
 
 // ExclusiveEnabled reports whether the bytes that only one image needs are reported.
@@ -36,6 +41,9 @@ func ExclusiveEnabled() bool { return exclusiveSwitch.isOn() }
 
 // ShareEnabled reports whether pulls share layers.
 func ShareEnabled() bool { return shareSwitch.isOn() }
+
+// PeersEnabled reports whether neighbours exchange layers.
+func PeersEnabled() bool { return peersSwitch.isOn() }
 
 // envSwitch turns something on or off.
 type envSwitch struct {

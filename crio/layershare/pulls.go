@@ -36,6 +36,9 @@ type Store struct {
 	// Allowed reports whether the copy will accept the image of an opened source, or that
 	// member of its index. A pull that it refuses waits for nothing.
 	Allowed func(ctx context.Context, opened types.ImageSource, member *digest.Digest) bool
+	// Take brings layers of an allowed image into the store, the first of layers, from elsewhere than
+	// the registry, and reports as a copy does. It may be nil.
+	Take func(ctx context.Context, opened types.ImageSource, layers []types.BlobInfo, report func(*types.ProgressProperties))
 }
 
 // Pull is one of them.
@@ -132,6 +135,9 @@ func (p *Pull) Observe(progress *types.ProgressProperties) {
 
 	p.reports[progress.Artifact.Digest] = r
 }
+
+// Downloaded reports whether the copy downloaded a blob of that digest, or has begun to.
+func (p *Pull) Downloaded(blob digest.Digest) bool { return p.reported(blob).begun }
 
 // reported returns what the copy reported of a layer.
 func (p *Pull) reported(layer digest.Digest) report {

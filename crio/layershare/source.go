@@ -2,6 +2,7 @@ package layershare
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,7 +33,8 @@ func (s source) NewImageSource(ctx context.Context, system *types.SystemContext)
 	return opened, nil
 }
 
-// open waits for earlier pulls, with the source opened. A copy opens it once.
+// open waits for earlier pulls, with the source opened, and then takes what comes from elsewhere. A
+// copy opens it once.
 func (p *Pull) open(ctx context.Context, opened types.ImageSource, system *types.SystemContext) {
 	if p.image != nil {
 		return
@@ -42,6 +44,30 @@ func (p *Pull) open(ctx context.Context, opened types.ImageSource, system *types
 	p.turn(copies, time.Now())
 	p.pulls.enter(p)
 	p.wait(ctx, opened)
+	p.take(ctx, opened)
+}
+
+// take takes layers from elsewhere, from the bottom up to the first that the copy would not take from
+// the store, or that the store fetches itself.
+func (p *Pull) take(ctx context.Context, opened types.ImageSource) {
+	if p.store.Take == nil {
+		return
+	}
+
+	if learn(ctx, patience, p); !p.allowed(ctx, opened) {
+		return
+	}
+
+	layers := p.image.known()
+	layers = layers[:commonBase(layers, layers)]
+
+	if i := slices.IndexFunc(layers, p.store.Silent); i >= 0 {
+		layers = layers[:i]
+	}
+
+	if len(layers) > 0 {
+		p.store.Take(ctx, opened, layers, p.Observe)
+	}
 }
 
 // pulledImage is what a pull pulls. The registry is asked for it once, when the first pull needs

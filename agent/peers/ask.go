@@ -1,0 +1,321 @@
+package peers
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/layer-locality/layer-locality/api/v1alpha1"
+)
+
+const (
+	// maxPeers is how many peers are asked for one layer.
+	maxPeers = 3
+	// maxFetching is how many layers are on their way.
+	maxFetching = 16
+	// connectTime is what a peer has to accept a connection, answerTime to begin to send.
+	connectTime, answerTime = time.Second, 3 * time.Second
+	// window is over which a rate is seen. A peer below leastRate is left for the next one.
+	window = 3 * time.Second
+	// firstPause and lastPause are for how long a peer that failed is left alone, wrongPause one
+	// that sent something else.
+	firstPause, lastPause, wrongPause = 5 * time.Second, 5 * time.Minute, time.Hour
+	// maxHeld is how many layers may be asked about at once.
+	maxHeld = v1alpha1.MaxLayers
+)
+
+// Asker asks peers for layers.
+type Asker struct {
+	identity *Identity
+	index    *Index
+	metrics  *metrics
+	window   time.Duration
+	fetching chan struct{}
+
+	mu     sync.Mutex
+	pauses map[string]pause // by name of a node
+}
+
+type pause struct {
+	until  time.Time
+	length time.Duration
+}
+
+// NewAsker returns one.
+func NewAsker(identity *Identity, index *Index, m *metrics) *Asker {
+	return &Asker{identity: identity, index: index, metrics: m, window: window, fetching: make(chan struct{}, maxFetching), pauses: map[string]pause{}}
+}
+
+// Handler serves CRI-O of this node: POST /held answers a list of digests with those that peers seem to
+// have; POST /layers/<digest>?size=<bytes>, with the head of the layer, answers with the layer.
+func (a *Asker) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /held", a.held)
+	mux.HandleFunc("POST /layers/{digest}", a.layer)
+	return mux
+}
+
+// ServeLocal serves it until the context is done.
+func (a *Asker) ServeLocal(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{Handler: a.Handler(), ReadTimeout: handshakeTime, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx }}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	err := server.Serve(listener)
+	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+func (a *Asker) held(w http.ResponseWriter, r *http.Request) {
+	lines := bufio.NewScanner(io.LimitReader(r.Body, maxHeld*100))
+	for range maxHeld {
+		if !lines.Scan() {
+			return
+		}
+		if layer := lines.Text(); len(a.candidates(layer)) > 0 {
+			fmt.Fprintln(w, layer)
+		}
+	}
+}
+
+func (a *Asker) layer(w http.ResponseWriter, r *http.Request) {
+	layer := r.PathValue("digest")
+	size, err := strconv.ParseInt(r.FormValue("size"), 10, 64)
+	head, readErr := io.ReadAll(io.LimitReader(r.Body, HeadBytes+1))
+	_, known := digestOf(layer)
+	if err := errors.Join(err, readErr); err != nil || !known || !v1alpha1.IsDigest(layer) ||
+		size <= HeadBytes || size > v1alpha1.MaxLayerBytes || len(head) != HeadBytes {
+		http.Error(w, "want a digest of sha256, its size, and its head", http.StatusBadRequest)
+		return
+	}
+	select {
+	case a.fetching <- struct{}{}:
+		defer func() { <-a.fetching }()
+	default:
+		http.Error(w, "busy", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+	sent, err := a.fetch(r.Context(), layer, size, head, w)
+	switch {
+	case err == nil:
+	case sent > 0:
+		panic(http.ErrAbortHandler) // the end does not come
+	default:
+		w.Header().Del("Content-Length")
+		http.Error(w, err.Error(), http.StatusNotFound)
+	}
+}
+
+// candidates returns the peers to ask for a layer, in this order.
+func (a *Asker) candidates(layer string) []*peer {
+	now := a.index.now()
+	peers := a.index.of(layer)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	peers = slices.DeleteFunc(peers, func(p *peer) bool { return now.Before(a.pauses[p.name].until) })
+	return peers[:min(len(peers), maxPeers)]
+}
+
+// fetch writes a layer, from as many peers as it takes: each goes on where the one before it ended. The
+// last byte is written once all are known to be right.
+func (a *Asker) fetch(ctx context.Context, layer string, size int64, head []byte, to io.Writer) (sent int64, err error) {
+	out, err := &checked{to: to, sum: sha256.New(), size: size}, error(nil)
+	var senders []*peer
+	for _, p := range a.candidates(layer) {
+		before := out.written
+		err = a.from(ctx, p, layer, head, out)
+		if out.written > before {
+			senders = append(senders, p)
+		}
+		a.metrics.received.Add(float64(out.written - before))
+		if ctx.Err() != nil || out.err != nil { // CRI-O wants no more
+			return out.passed, errors.Join(ctx.Err(), out.err)
+		}
+		a.metrics.asked.WithLabelValues(resultOf(err)).Inc()
+		if err == nil {
+			a.succeeded(p)
+			break
+		}
+		klog.FromContext(ctx).V(2).Info("A peer did not send a layer", "node", p.name, "layer", layer, "offset", out.written, "err", err)
+		if !errors.Is(err, errAbsent) && !errors.Is(err, errBusy) {
+			a.failed(p, 0)
+		}
+	}
+	switch {
+	case out.written < size:
+		return out.passed, fmt.Errorf("no peer sent the layer: %w", cmp.Or(err, errNone))
+	case hex.EncodeToString(out.sum.Sum(nil)) != layer[len("sha256:"):]:
+		for _, p := range senders { // whichever of them it was
+			a.failed(p, wrongPause)
+			klog.FromContext(ctx).Error(nil, "A peer sent something else than the layer; it is left alone", "node", p.name, "layer", layer, "for", wrongPause)
+		}
+		a.metrics.wrong.Inc()
+		return out.passed, errors.New("peers sent something else than the layer")
+	}
+	return out.passed, out.finish()
+}
+
+var (
+	errNone   = errors.New("none is known that has it")
+	errAbsent = errors.New("it does not have the layer, or not for this node")
+	errBusy   = errors.New("it is busy")
+	errSlow   = errors.New("it is too slow")
+)
+
+// from writes what a peer sends of a layer, from where out ends.
+func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, out *checked) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	dialer := tls.Dialer{
+		NetDialer: &net.Dialer{Timeout: connectTime},
+		Config:    a.identity.config(func(key string) bool { return slices.Contains(p.keys, key) && a.index.nodeOf(key) == p.name }),
+	}
+	limit, stop := context.WithTimeout(ctx, connectTime)
+	defer stop()
+	conn, err := dialer.DialContext(limit, "tcp", p.address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	state := conn.(*tls.Conn).ConnectionState()
+	code, err := proof(&state, head)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{
+		DialTLSContext:    func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: answerTime, MaxResponseHeaderBytes: 8 << 10,
+	}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+p.address+"/v2/layers/blobs/"+layer, nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set(proofHeader, base64.StdEncoding.EncodeToString(code))
+	if out.written > 0 {
+		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", out.written))
+	}
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	switch want := out.size - out.written; {
+	case answer.StatusCode == http.StatusNotFound:
+		return errAbsent
+	case answer.StatusCode == http.StatusServiceUnavailable:
+		return errBusy
+	case out.written == 0 && answer.StatusCode != http.StatusOK, out.written > 0 && answer.StatusCode != http.StatusPartialContent:
+		return fmt.Errorf("it answers %s", answer.Status)
+	case answer.ContentLength != want:
+		return fmt.Errorf("it announces %d bytes instead of %d", answer.ContentLength, want)
+	}
+	var seen atomic.Int64
+	go func() {
+		ticker := time.NewTicker(a.window)
+		defer ticker.Stop()
+		for last := int64(0); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			now := seen.Load()
+			if now-last < int64(leastRate*a.window.Seconds()) {
+				cancel(errSlow)
+				return
+			}
+			last = now
+		}
+	}()
+	_, err = io.Copy(out, readerFunc(func(b []byte) (int, error) {
+		n, err := answer.Body.Read(b)
+		seen.Add(int64(n))
+		return n, err
+	}))
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// checked passes on what peers send, but for the last byte.
+type checked struct {
+	to      io.Writer
+	sum     hash.Hash
+	size    int64
+	written int64 // by peers
+	passed  int64
+	last    []byte
+	err     error // of to
+}
+
+func (c *checked) Write(p []byte) (int, error) {
+	if int64(len(p)) > c.size-c.written {
+		return 0, errors.New("it sends more than the layer")
+	}
+	c.sum.Write(p)
+	c.written += int64(len(p))
+	pass := p
+	if c.written == c.size && len(p) > 0 {
+		pass, c.last = p[:len(p)-1], bytes.Clone(p[len(p)-1:])
+	}
+	n, err := c.to.Write(pass)
+	c.passed += int64(n)
+	if err != nil {
+		c.err = err
+		return n, err
+	}
+	return len(p), nil
+}
+
+func (c *checked) finish() error {
+	_, err := c.to.Write(c.last)
+	return err
+}
+
+// failed leaves a peer alone, for twice as long each time in a row, or at least as long as least.
+func (a *Asker) failed(p *peer, least time.Duration) {
+	now := a.index.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, old := range a.pauses { // nodes come and go
+		if now.Sub(old.until) > lastPause {
+			delete(a.pauses, name)
+		}
+	}
+	length := min(max(2*a.pauses[p.name].length, firstPause), lastPause)
+	a.pauses[p.name] = pause{now.Add(max(length, least)), length}
+}
+
+func (a *Asker) succeeded(p *peer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.index.now().Before(a.pauses[p.name].until) {
+		delete(a.pauses, p.name)
+	}
+}

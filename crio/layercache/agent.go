@@ -1,0 +1,146 @@
+package layercache
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"go.podman.io/image/v5/types"
+)
+
+const (
+	// HeadBytes of a layer prove to a neighbour that the registry serves it to the pull: agent/peers
+	// has the same number.
+	HeadBytes = 256 << 10
+
+	// smallBytes is up to which size layers are read from the registry, as NodeLayers do not list them.
+	smallBytes = 1 << 20
+
+	// answerTime is for how long the agent may think, mostSilence for how long nothing may come, and
+	// leastRate how many bytes a second have to come: a registry may be faster.
+	answerTime  = 4 * time.Second
+	mostSilence = 5 * time.Second
+	leastRate   = 2 << 20
+)
+
+// Socket returns where layer-agent listens, below the folder that a store has until the node is started
+// anew, which is root's.
+func Socket(runRoot string) string { return filepath.Join(runRoot, Folder, "agent.sock") }
+
+// agent is layer-agent of this node.
+type agent struct {
+	client  *http.Client
+	silence time.Duration // for how long nothing may come
+}
+
+func newAgent(socket string) agent {
+	dialer := &net.Dialer{Timeout: time.Second}
+
+	return agent{silence: mostSilence, client: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", socket)
+		},
+		ResponseHeaderTimeout: answerTime,
+		MaxIdleConnsPerHost:   1,
+		IdleConnTimeout:       mostSilence,
+	}}}
+}
+
+// held returns which of the layers neighbours seem to have.
+func (a agent) held(ctx context.Context, layers []types.BlobInfo) (map[digest.Digest]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+
+	var question strings.Builder
+	for _, layer := range layers {
+		fmt.Fprintln(&question, layer.Digest)
+	}
+
+	answer, err := a.post(ctx, "/held", strings.NewReader(question.String()))
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+
+	held := map[digest.Digest]bool{}
+
+	lines := bufio.NewScanner(io.LimitReader(answer.Body, int64(question.Len())))
+	for lines.Scan() {
+		held[digest.Digest(lines.Text())] = true
+	}
+
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("answer of layer-agent: %w", err)
+	}
+
+	return held, nil
+}
+
+// fetch writes what a neighbour sends as that layer, of which head is known.
+func (a agent) fetch(ctx context.Context, layer types.BlobInfo, head []byte, to io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	late := time.AfterFunc(a.silence+time.Duration(layer.Size/leastRate)*time.Second, func() { cancel(errors.New("it was too slow")) })
+	defer late.Stop()
+
+	answer, err := a.post(ctx, fmt.Sprintf("/layers/%s?size=%d", layer.Digest, layer.Size), bytes.NewReader(head))
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+
+	alarm := time.AfterFunc(a.silence, func() { cancel(fmt.Errorf("nothing came for %s", a.silence)) })
+	defer alarm.Stop()
+
+	sent, err := io.Copy(to, io.LimitReader(readerFunc(func(p []byte) (int, error) {
+		n, err := answer.Body.Read(p)
+		alarm.Reset(a.silence)
+
+		return n, err //nolint:wrapcheck // io.EOF is one
+	}), layer.Size+1))
+
+	switch {
+	case context.Cause(ctx) != nil:
+		return context.Cause(ctx) //nolint:wrapcheck // Our own, or the caller's.
+	case err != nil:
+		return fmt.Errorf("after %d bytes: %w", sent, err)
+	case sent != layer.Size:
+		return fmt.Errorf("%d bytes or more came instead of %d", sent, layer.Size)
+	}
+
+	return nil
+}
+
+func (a agent) post(ctx context.Context, path string, body io.Reader) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://layer-agent"+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("question to layer-agent: %w", err)
+	}
+
+	answer, err := a.client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("layer-agent: %w", err)
+	}
+
+	if answer.StatusCode != http.StatusOK {
+		answer.Body.Close()
+
+		return nil, fmt.Errorf("layer-agent answers %s", answer.Status)
+	}
+
+	return answer, nil
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
