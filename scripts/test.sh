@@ -27,7 +27,7 @@ STEP_TABLE='
 lint                p 6 .
 module              p 12 .
 nodes               c 12 LAB lab/cmd/localcluster crio kubelet patches scheduler terminal lab/test/cluster lab/test/e2e lab/test/report
-sharing             c 14 LAB crio kubelet patches scheduler terminal lab/test/imagegc lab/test/layershare lab/test/tenants
+sharing             c 14 LAB crio kubelet patches scheduler terminal lab/test/imagegc lab/test/layershare lab/test/peers lab/test/tenants
 placement           c 20 LAB kubectllayers kubelet patches scheduler terminal lab/test/qosaware lab/test/scheduler
 integration         p 9 agent api cmd deploy extender imageref internal kubectllayers kubelet memlimit ocimanifest patches/kubernetes prefetch resolver scheduler terminal lab/test/integration lab/test/kubectl lab/test/oldserver lab/test/deploy
 resolver            c 14 LAB cmd/layer-prefetcher cmd/layer-resolver internal/controlplane internal/registrytest ocimanifest prefetch resolver scheduler terminal lab/test/prefetch lab/test/resolver
@@ -324,7 +324,7 @@ on_clusters() {
   fi
 }
 step_nodes() { on_clusters nodes cluster test/cluster test/e2e test/report; }
-step_sharing() { on_clusters sharing test/imagegc test/layershare test/tenants; }
+step_sharing() { on_clusters sharing test/imagegc test/layershare test/peers test/tenants; }
 step_placement() { on_clusters placement test/scheduler test/qosaware; }
 step_resolver() { containerds && on_clusters resolver test/resolver test/prefetch; }
 step_extender() { scripts/install-deps.sh prometheus && on_clusters extender test/extender test/agents; }

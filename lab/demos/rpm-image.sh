@@ -11,7 +11,7 @@
 . "$ROOT/lab/demos/steps.sh"
 cd "$ROOT"
 
-[ $# -ge 1 ] && [ $# -le 2 ] || die "usage: rpm-image.sh BASE [IMAGE]"
+case $# in 1 | 2) ;; *) die "usage: rpm-image.sh BASE [IMAGE]" ;; esac
 base=$1 pulled=${2:-registry.k8s.io/pause:3.10} node=layer-locality-node own=localhost/layer-locality/node
 inside="podman exec $node"
 

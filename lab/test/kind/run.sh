@@ -234,6 +234,7 @@ cp_route() {
   mkdir -p "$WORK/nix-kind" "$WORK/stock" && ln -sf "$ROOT"/_build/bin/stock/{crio,pinns} "$WORK/stock"
   refuses "a stock CRI-O in a running node: no layers, and it says so" "node $CONTROL: crictl lists 0 of [0-9]+ images with layers" \
     kind/copy.sh "$WORK/stock"
+  # shellcheck disable=SC2016 # $4 is that of the script
   printf '#!/bin/sh\nln -s "%s/crio" "$4"\n' "$NIX" >"$WORK/nix-kind/nix" # built above
   chmod +x "$WORK/nix-kind/nix"
   check "lab/demos/nix-kind.sh: stock, ours and stock again" env "PATH=$WORK/nix-kind:$PATH" lab/demos/nix-kind.sh "$CONTROL"
