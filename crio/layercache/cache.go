@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -79,6 +80,28 @@ func Open(root string) (*Cache, error) {
 	return c, nil
 }
 
+// Remove removes what a process kept that had it turned on.
+func Remove(root string) error {
+	folder := filepath.Join(root, Folder)
+
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	for _, entry := range entries { // not the folder: layer-agent may have it mounted
+		if strings.HasPrefix(entry.Name(), temporary) || canKeep(digest.NewDigestFromEncoded(digest.SHA256, entry.Name())) {
+			err = errors.Join(err, os.Remove(filepath.Join(folder, entry.Name())))
+		}
+	}
+
+	if err != nil {
+		return fmt.Errorf("layers kept for neighbours: %w", err)
+	}
+
+	return nil
+}
+
 // open makes the folder, and removes what a process before left unchecked.
 func open(folder string) (*Cache, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -110,6 +133,10 @@ func open(folder string) (*Cache, error) {
 // Keep keeps a file that a pull downloaded. It is checked later, as pulls do not wait for that.
 func (c *Cache) Keep(file *os.File, layer digest.Digest) {
 	if c == nil || !canKeep(layer) || c.has(layer) {
+		return
+	}
+
+	if info, err := file.Stat(); err != nil || !c.room(info.Size()) {
 		return
 	}
 
@@ -174,16 +201,16 @@ func (c *Cache) check(u unchecked) {
 	}
 
 	// Not so if the store made the file from what it had unpacked.
-	if hex.EncodeToString(sum.Sum(nil)) == u.digest.Encoded() {
-		c.adopt(u.path, u.digest)
+	if hex.EncodeToString(sum.Sum(nil)) != u.digest.Encoded() {
+		return
 	}
-}
 
-// adopt gives a file that is the layer its name.
-func (c *Cache) adopt(path string, layer digest.Digest) {
-	c.lock.Lock()
-	err := os.Rename(path, c.path(layer))
-	c.lock.Unlock()
+	err = file.Sync() // what has a name is whole, also after a loss of power
+	if err == nil {
+		c.lock.Lock()
+		err = os.Rename(u.path, c.path(u.digest))
+		c.lock.Unlock()
+	}
 
 	if err != nil {
 		c.fail(err)

@@ -229,6 +229,48 @@ func TestTrimWithoutEffect(t *testing.T) {
 	}
 }
 
+// What has no room is not kept for a moment.
+func TestNoRoom(t *testing.T) {
+	c := folderOf(t, 99)
+	file, layer := pulled(t, make([]byte, 100))
+	c.Keep(file, layer)
+
+	if got := names(t, c); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	root := t.TempDir()
+	if err := Remove(root); err != nil {
+		t.Fatal(err)
+	}
+
+	c, err := open(filepath.Join(root, Folder))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	c.allowed = func(int64) (int64, error) { return 1 << 20, nil }
+	file, layer := pulled(t, []byte("a layer"))
+	c.Keep(file, layer)
+	c.checkAll()
+	other, unchecked := pulled(t, []byte("another"))
+	c.Keep(other, unchecked)
+
+	if got := names(t, c); len(got) != 2 {
+		t.Fatalf("%q", got)
+	}
+
+	if err := Remove(root); err != nil {
+		t.Fatal(err)
+	}
+
+	if got := names(t, c); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestAllowed(t *testing.T) {
 	const gib = 1 << 30
 

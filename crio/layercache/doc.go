@@ -5,8 +5,8 @@
 //     in a temporary file, a hard link keeps it, in a folder on the store's file system. Only what the
 //     pull itself downloaded in plain counts: neither layers that were fetched in parts nor those that
 //     were encrypted. What is in the file is checked once more before it gets its name.
-//   - Bounded: by bytes, and by what is free on the file system. All of it goes before the kubelet would
-//     delete images for it. The oldest goes first.
+//   - Bounded: by bytes, and by what is free on the file system. All of it goes before 15 % are free, when
+//     the kubelet deletes images unless imageGCHighThresholdPercent is set. The oldest goes first.
 //   - Taken: after the policy for signatures, from the bottom up, by a pull that has read the head of
 //     each layer from its registry, with its own credentials. A neighbour sends a layer only to who
 //     knows that head, so the digest of somebody else's layer is of no use.

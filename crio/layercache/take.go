@@ -213,7 +213,7 @@ func (t taking) put(parent string, layer types.BlobInfo, g got) (id string, err 
 		return "", fmt.Errorf("layer %s: %w", layer.Digest, err)
 	}
 
-	t.cache.adopt(g.path, layer.Digest)
+	t.cache.Keep(file, layer.Digest)
 
 	return id, nil
 }

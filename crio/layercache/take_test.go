@@ -261,6 +261,8 @@ func (i *image) take(t *testing.T) (taken int) {
 		t.Errorf("%d layers are stored, %d where a copy finds them", len(i.stored), taken)
 	}
 
+	i.cache.checkAll()
+
 	for _, name := range names(t, i.cache) {
 		if _, err := digest.Parse("sha256:" + name); err != nil {
 			t.Errorf("%s is left", name)
