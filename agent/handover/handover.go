@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
 
@@ -172,7 +174,10 @@ func (r *Reader) Peer() (*v1alpha1.NodePeer, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	return peer, err
+	if err != nil {
+		return nil, err
+	}
+	return peer, peer.Validate(field.NewPath(peerFile)).ToAggregate()
 }
 
 func readJSON(path string, most int64, value any) error {

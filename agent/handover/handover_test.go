@@ -60,6 +60,13 @@ func TestHandover(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 
+	if err := w.WritePeer(&v1alpha1.NodePeer{Address: "[FD00::1]:9451", Keys: peer.Keys}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.Peer(); err == nil || !strings.Contains(err.Error(), peerFile) {
+		t.Errorf("%+v, %v", got, err)
+	}
+
 	state := &State{Read: now, Pulls: 3, Errors: map[string]int64{"read": 2}, Skipped: map[string]int{"manifest": 1}}
 	if err := w.WriteState(state); err != nil {
 		t.Fatal(err)

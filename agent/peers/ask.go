@@ -298,7 +298,8 @@ func (c *checked) finish() error {
 	return err
 }
 
-// failed leaves a peer alone, for twice as long each time in a row, or at least as long as least.
+// failed leaves a peer alone, for twice as long each time in a row, at least as long as least, and as an
+// earlier failure said.
 func (a *Asker) failed(p *peer, least time.Duration) {
 	now := a.index.now()
 	a.mu.Lock()
@@ -308,8 +309,13 @@ func (a *Asker) failed(p *peer, least time.Duration) {
 			delete(a.pauses, name)
 		}
 	}
-	length := min(max(2*a.pauses[p.name].length, firstPause), lastPause)
-	a.pauses[p.name] = pause{now.Add(max(length, least)), length}
+	old := a.pauses[p.name]
+	length := min(max(2*old.length, firstPause), lastPause)
+	until := now.Add(max(length, least))
+	if old.until.After(until) {
+		until = old.until
+	}
+	a.pauses[p.name] = pause{until, length}
 }
 
 func (a *Asker) succeeded(p *peer) {

@@ -2,7 +2,8 @@
 // nodes, and asks other nodes for those that CRI-O of this node lacks.
 //
 //   - Switches: CRIO_LAYER_PEERS=on for CRI-O, and a container more in the pod of layer-agent
-//     (deploy/agent/components/peers). Each alone does nothing.
+//     (deploy/agent/components/peers). CRI-O alone keeps layers, up to its bound. The container alone
+//     listens on port 9451, publishes spec.peer and watches NodeLayers. No layer passes without both.
 //   - Who serves: NodeLayers say which nodes have a layer, and where they serve: spec.peer. The one that
 //     is asked may have thrown away the compressed layer long ago: then another one is asked, three at
 //     most.

@@ -101,9 +101,9 @@ func (i *Identity) rotate() (changed bool, err error) {
 	return false, nil
 }
 
-// Run changes keys until the context is done, and has them published.
-func (i *Identity) Run(ctx context.Context, publish func(keys []string)) {
-	publish(i.Keys())
+// Run changes keys until the context is done, and has them published, again after a failure.
+func (i *Identity) Run(ctx context.Context, publish func(keys []string) error) {
+	failed := publish(i.Keys()) != nil
 	for ticker := time.NewTicker(time.Minute); ; {
 		select {
 		case <-ctx.Done():
@@ -111,8 +111,8 @@ func (i *Identity) Run(ctx context.Context, publish func(keys []string)) {
 			return
 		case <-ticker.C:
 		}
-		if changed, err := i.rotate(); changed && err == nil {
-			publish(i.Keys())
+		if changed, err := i.rotate(); failed || changed && err == nil {
+			failed = publish(i.Keys()) != nil
 		}
 	}
 }

@@ -17,7 +17,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -296,6 +298,43 @@ func TestRotation(t *testing.T) {
 	}
 	if keys := c.nodes[1].identity.Keys(); published != 4 || len(keys) != 1 || keys[0] == first {
 		t.Errorf("published %d times, %q after %s", published, keys, first)
+	}
+}
+
+// Keys that could not be published are published a minute later.
+func TestPublishedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		identity, err := NewIdentity()
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var calls atomic.Int32
+		go identity.Run(ctx, func([]string) error {
+			if calls.Add(1) < 3 {
+				return errors.New("no space left")
+			}
+			return nil
+		})
+		for minute, want := range []int32{1, 2, 3, 3} {
+			time.Sleep(time.Second)
+			if got := calls.Load(); got != want {
+				t.Errorf("after %d minutes: %d, want %d", minute, got, want)
+			}
+			time.Sleep(59 * time.Second)
+		}
+	})
+}
+
+// Of two pauses the later end counts.
+func TestPauses(t *testing.T) {
+	c := newCluster(t, 2)
+	a := c.nodes[0].asker
+	now := time.Now()
+	c.nodes[0].index.now = func() time.Time { return now }
+	a.failed(&peer{name: "n1"}, wrongPause)
+	a.failed(&peer{name: "n1"}, 0)
+	if left := a.pauses["n1"].until.Sub(now); left != wrongPause {
+		t.Errorf("left alone for %v", left)
 	}
 }
 

@@ -32,6 +32,8 @@ const (
 	handshakeTime = 5 * time.Second
 	// leastRate, in bytes a second, is where a connection is given up.
 	leastRate = 2 << 20
+	// LeastBytes a second let all that are sent at a time reach leastRate.
+	LeastBytes = maxSending * leastRate
 )
 
 // Server serves the layers in a folder to peers.

@@ -243,13 +243,13 @@ func (p *Publisher) take(ctx context.Context) {
 	p.takePeer(ctx)
 }
 
-// takePeer takes where the node serves layers.
+// takePeer takes where the node serves layers. What is not valid there keeps nothing else from being written.
 func (p *Publisher) takePeer(ctx context.Context) {
 	peer, err := p.From.Peer()
 	if err != nil {
 		p.metrics.errors.WithLabelValues(inHandover, reportFailed).Inc()
-		klog.FromContext(ctx).Error(err, "Cannot read where this node serves layers")
-		return
+		klog.FromContext(ctx).Error(err, "Cannot read where this node serves layers: other nodes do not learn it")
+		peer = nil
 	}
 	if !reflect.DeepEqual(peer, p.peer) {
 		if p.peer = peer; p.pending.IsZero() {

@@ -357,7 +357,11 @@ func TestPeer(t *testing.T) {
 		peer.Address = "metadata.internal:80"
 		must(t, s.writer.WritePeer(peer))
 		s.later(time.Minute)
-		s.expect("an address that is none", 3, "- a")
+		s.expect("an address that is none", 4, "- a")
+		expect(nil)
+		s.finds("- a", "- b")
+		s.later(time.Minute)
+		s.expect("all else is written", 5, "- a", "- b")
 	})
 }
 

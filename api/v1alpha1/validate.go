@@ -109,12 +109,13 @@ func (n *NodeLayers) Validate() (errs field.ErrorList) {
 		errs = append(errs, field.TooLong(path, "", MaxNodeListBytes))
 	}
 	if s.Peer != nil {
-		errs = append(errs, s.Peer.validate(path.Child("peer"))...)
+		errs = append(errs, s.Peer.Validate(path.Child("peer"))...)
 	}
 	return errs
 }
 
-func (p *NodePeer) validate(path *field.Path) (errs field.ErrorList) {
+// Validate returns what an API server with the schema of NodeLayers would refuse.
+func (p *NodePeer) Validate(path *field.Path) (errs field.ErrorList) {
 	errs = append(errs, text(path.Child("address"), p.Address, MaxPeerAddress, addresses, true)...)
 	keys := path.Child("keys")
 	errs = append(errs, atMost(keys, len(p.Keys), MaxPeerKeys)...)

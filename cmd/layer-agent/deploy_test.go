@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
@@ -97,6 +103,8 @@ func TestShippedPeers(t *testing.T) {
 			must(t, yaml.UnmarshalStrict(text, &set))
 		case object.GetName() == "layer-agent-peers":
 			bound = strings.Contains(string(text), "layer-agent-reader")
+		case object.GetKind() == "NetworkPolicy":
+			t.Error("a NetworkPolicy without the component for it")
 		}
 	}
 	containers := set.Spec.Template.Spec.Containers
@@ -123,5 +131,86 @@ func TestShippedPeers(t *testing.T) {
 	}
 	if security := peers.SecurityContext; len(security.Capabilities.Add) > 0 || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem {
 		t.Errorf("%+v", security)
+	}
+}
+
+// TestShippedPeersNamespace: the right to read follows the service account, whether the component is in an overlay
+// of okd or in okd itself.
+func TestShippedPeersNamespace(t *testing.T) {
+	folder := t.TempDir()
+	for _, part := range []string{"agent", "images"} {
+		must(t, os.CopyFS(filepath.Join(folder, part), os.DirFS("../../deploy/"+part)))
+	}
+	okd := filepath.Join(folder, "agent/okd")
+	text, err := os.ReadFile(filepath.Join(okd, "kustomization.yaml"))
+	must(t, err)
+	text = append(text, "components:\n- ../components/peers\n"...)
+	must(t, os.WriteFile(filepath.Join(okd, "kustomization.yaml"), text, 0o600))
+	component := map[string]any{"components": []string{"../../deploy/agent/components/peers"}}
+	for _, try := range []struct {
+		shipped   string
+		overlay   map[string]any
+		namespace string
+	}{
+		{"../../deploy/agent/cri-o", component, "kube-system"},
+		{"../../deploy/agent/okd", component, "layer-locality-agent"},
+		{okd, nil, "layer-locality-agent"},
+	} {
+		built, err := kustomize.Build(try.shipped, try.overlay)
+		must(t, err)
+		var accounts, subjects []string
+		for _, object := range built {
+			switch {
+			case object.GetKind() == "ServiceAccount":
+				accounts = append(accounts, object.GetNamespace())
+			case object.GetName() == "layer-agent-peers":
+				var binding rbacv1.ClusterRoleBinding
+				text, err := object.MarshalJSON()
+				must(t, err)
+				must(t, yaml.UnmarshalStrict(text, &binding))
+				for _, subject := range binding.Subjects {
+					subjects = append(subjects, subject.Namespace)
+				}
+			}
+		}
+		if want := []string{try.namespace}; !slices.Equal(accounts, want) || !slices.Equal(subjects, want) {
+			t.Errorf("%s: service accounts in %q, subjects in %q, want %q", try.shipped, accounts, subjects, want)
+		}
+	}
+}
+
+// TestShippedPeersNetwork: with both components, agents reach each other's port 9451, and others port 9452 as well as 9450.
+func TestShippedPeersNetwork(t *testing.T) {
+	built, err := kustomize.Build("../../deploy/agent/cri-o", map[string]any{
+		"components": []string{"../../deploy/agent/components/network-policy", "../../deploy/agent/components/peers"},
+	})
+	must(t, err)
+	var policies []networkingv1.NetworkPolicy
+	for _, object := range built {
+		if object.GetKind() == "NetworkPolicy" {
+			text, err := object.MarshalJSON()
+			must(t, err)
+			var policy networkingv1.NetworkPolicy
+			must(t, yaml.UnmarshalStrict(text, &policy))
+			policies = append(policies, policy)
+		}
+	}
+	if len(policies) != 1 {
+		t.Fatalf("%d policies", len(policies))
+	}
+	spec := policies[0].Spec
+	tcp, agents := corev1.ProtocolTCP, []networkingv1.NetworkPolicyPeer{{PodSelector: &spec.PodSelector}}
+	ports := func(numbers ...int32) (ports []networkingv1.NetworkPolicyPort) {
+		for _, number := range numbers {
+			ports = append(ports, networkingv1.NetworkPolicyPort{Protocol: &tcp, Port: new(intstr.FromInt32(number))})
+		}
+		return ports
+	}
+	if want := []networkingv1.NetworkPolicyIngressRule{{Ports: ports(9450, 9452)}, {From: agents, Ports: ports(9451)}}; !reflect.DeepEqual(spec.Ingress, want) {
+		t.Errorf("ingress %+v, want %+v", spec.Ingress, want)
+	}
+	want := networkingv1.NetworkPolicyEgressRule{To: agents, Ports: ports(9451)}
+	if n := len(spec.Egress); n != 2 || !reflect.DeepEqual(spec.Egress[n-1], want) {
+		t.Errorf("egress %+v, want also %+v", spec.Egress, want)
 	}
 }

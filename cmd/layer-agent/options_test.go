@@ -113,14 +113,15 @@ func TestHandler(t *testing.T) {
 }
 
 func TestPeersOptions(t *testing.T) {
-	valid := peersOptions{ip: "fd00::1", port: 9451, bytes: 1 << 20}
+	valid := peersOptions{ip: "fd00::1", port: 9451, bytes: 16 << 20}
 	must(t, valid.validate())
 	for want, change := range map[string]func(*peersOptions){
-		"--bytes-per-second=1: want": func(o *peersOptions) { o.bytes = 1 },
-		"--ip=: want":                func(o *peersOptions) { o.ip = "" },
-		"--ip=n1: want":              func(o *peersOptions) { o.ip = "n1" },
-		"--port=0: want":             func(o *peersOptions) { o.port = 0 },
-		"--port=65536: want":         func(o *peersOptions) { o.port = 65536 },
+		"--bytes-per-second=16777215: want 16777216": func(o *peersOptions) { o.bytes-- },
+		"--ip=: want":           func(o *peersOptions) { o.ip = "" },
+		"--ip=n1: want":         func(o *peersOptions) { o.ip = "n1" },
+		"--ip=fe80::1%e0: want": func(o *peersOptions) { o.ip = "fe80::1%e0" },
+		"--port=0: want":        func(o *peersOptions) { o.port = 0 },
+		"--port=65536: want":    func(o *peersOptions) { o.port = 65536 },
 	} {
 		o := valid
 		change(&o)

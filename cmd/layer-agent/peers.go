@@ -50,8 +50,8 @@ func newPeersCommand() *cobra.Command {
 }
 
 func (o *peersOptions) validate() error {
-	if o.bytes < 1<<20 {
-		return fmt.Errorf("--bytes-per-second=%d: want 1048576 or more", o.bytes)
+	if o.bytes < peers.LeastBytes {
+		return fmt.Errorf("--bytes-per-second=%d: want %d or more", o.bytes, peers.LeastBytes)
 	}
 	if net.ParseIP(o.ip) == nil {
 		return fmt.Errorf("--ip=%s: want an IP address", o.ip)
@@ -107,11 +107,13 @@ func (o *peersOptions) run(ctx context.Context) error {
 		all.Go(func() error { return server.Serve(ctx, public) })
 		all.Go(func() error { return peers.NewAsker(identity, index, metrics).ServeLocal(ctx, local) })
 		all.Go(func() error {
-			out := handover.NewWriter(o.handover)
-			identity.Run(ctx, func(keys []string) {
-				if err := out.WritePeer(&v1alpha1.NodePeer{Address: net.JoinHostPort(o.ip, port), Keys: keys}); err != nil {
-					klog.FromContext(ctx).Error(err, "Other nodes do not learn the key of this one")
+			out, address := handover.NewWriter(o.handover), net.JoinHostPort(net.ParseIP(o.ip).String(), port)
+			identity.Run(ctx, func(keys []string) error {
+				err := out.WritePeer(&v1alpha1.NodePeer{Address: address, Keys: keys})
+				if err != nil {
+					klog.FromContext(ctx).Error(err, "Other nodes do not learn the key of this one; trying again")
 				}
+				return err
 			})
 			return nil
 		})

@@ -110,7 +110,7 @@ func TestPeers(t *testing.T) {
 	for _, node := range []string{"n1", "n2"} {
 		o := &peersOptions{
 			kubeconfig: kubeconfig, token: filepath.Join(folder, node+"-token"), handover: t.TempDir(), folder: t.TempDir(),
-			socket: filepath.Join(folder, node), ip: "127.0.0.1", port: free(t), bytes: 1 << 30, address: "127.0.0.1:0",
+			socket: filepath.Join(folder, node), ip: "::FFFF:127.0.0.1", port: free(t), bytes: 1 << 30, address: "127.0.0.1:0",
 		}
 		sockets[node] = o.socket
 		claims := fmt.Sprintf(`{"kubernetes.io":{"node":{"name":%q,"uid":"u"}}}`, node)
