@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,6 +37,7 @@ var Exceptions = map[string]string{
 	"Deployment layer-locality-scheduler/kube-scheduler: image registry.k8s.io/kube-scheduler without a digest": "of Kubernetes, for the side-car",
 	"DaemonSet layer-extender: no NetworkPolicy":                                                                "it has the network of its node, which no NetworkPolicy confines",
 	"DaemonSet layer-agent/read: may be root":                                                                   "CRI-O's list of images is for root alone",
+	"DaemonSet layer-agent/peers: may be root":                                                                  "the layers that CRI-O keeps are for root alone",
 	"DaemonSet layer-agent-cri-o/read: may be root":                                                             "CRI-O's list of images is for root alone",
 }
 
@@ -184,7 +186,9 @@ func (w *workload) confines(policy networkingv1.NetworkPolicy) bool {
 // opens reports whether a policy lets in who asks a port, from everywhere: probes come from nodes.
 func opens(policy networkingv1.NetworkPolicy, port int) bool {
 	return slices.ContainsFunc(policy.Spec.Ingress, func(rule networkingv1.NetworkPolicyIngressRule) bool {
-		return len(rule.From) == 0 && slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port != nil && p.Port.IntValue() == port })
+		// To all, or to the pods of its own kind.
+		open := len(rule.From) == 0 || reflect.DeepEqual(rule.From, []networkingv1.NetworkPolicyPeer{{PodSelector: &policy.Spec.PodSelector}})
+		return open && slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port != nil && p.Port.IntValue() == port })
 	})
 }
 
