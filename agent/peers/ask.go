@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -17,6 +16,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,12 +86,18 @@ func (a *Asker) ServeLocal(ctx context.Context, listener net.Listener) error {
 }
 
 func (a *Asker) held(w http.ResponseWriter, r *http.Request) {
-	lines := bufio.NewScanner(io.LimitReader(r.Body, maxHeld*100))
-	for range maxHeld {
-		if !lines.Scan() {
+	// Read as a whole: once an answer has begun, net/http may throw away the rest of a question.
+	question, err := io.ReadAll(io.LimitReader(r.Body, maxHeld*100))
+	if err != nil {
+		http.Error(w, "want digests, one a line", http.StatusBadRequest)
+		return
+	}
+	asked := 0
+	for line := range strings.Lines(string(question)) {
+		if asked++; asked > maxHeld {
 			return
 		}
-		if layer := lines.Text(); len(a.candidates(layer)) > 0 {
+		if layer := strings.TrimSpace(line); len(a.candidates(layer)) > 0 {
 			fmt.Fprintln(w, layer)
 		}
 	}

@@ -567,6 +567,10 @@ func TestLocal(t *testing.T) {
 		return answer.StatusCode, text, err
 	}
 	none := "sha256:" + strings.Repeat("0", 64)
+	all := strings.Repeat(layer+"\n", maxHeld) // more than net/http reads after an answer has begun
+	if code, text, err := post("/held", []byte(all)); code != http.StatusOK || string(text) != all || err != nil {
+		t.Errorf("held: status %d, %d bytes of %d, %v", code, len(text), len(all), err)
+	}
 	if code, text, err := post("/held", []byte(none+"\n"+layer+"\nx\n")); code != http.StatusOK || string(text) != layer+"\n" || err != nil {
 		t.Errorf("held: %d %q %v", code, text, err)
 	}
