@@ -124,7 +124,7 @@ func TestMetrics(t *testing.T) {
 // optional reports whether a metric is of what is off by default, or of layer-extender: a panel of it would be
 // empty on most clusters.
 func optional(name string) bool {
-	return strings.HasPrefix(name, "scheduler_qosaware_") || strings.HasPrefix(name, "layer_extender_") || name == "scheduler_nodes_without_statistics_total"
+	return strings.HasPrefix(name, "scheduler_qosaware_") || strings.HasPrefix(name, "layerlocality_peers_") || strings.HasPrefix(name, "layer_extender_") || name == "scheduler_nodes_without_statistics_total"
 }
 
 func TestQueries(t *testing.T) {

@@ -45,6 +45,7 @@ func holds() *v1alpha1.NodeLayers {
 		Spec: v1alpha1.NodeLayersSpec{
 			Runtime: "containerd 2.3.1", Reuse: v1alpha1.ReuseByDigest, JoinsDownloads: &yes, MinLayerBytes: 1, RenewSeconds: 1, RenewTime: metav1.NewTime(time.Unix(1_700_000_000, 0)),
 			TotalImages: 1, TotalLayers: 1, TotalBytes: 1, Layers: []string{aDigest + " 1"}, Images: []string{"0 " + aDigest + " quay.io/a:1"},
+			Peer: &v1alpha1.NodePeer{Address: "10.1.2.3:9451", Keys: []string{strings.Repeat("a", 64)}},
 		},
 	}
 }
@@ -171,6 +172,9 @@ func (w *walk) schema(path string, schema *apiextensionsv1.JSONSchemaProps, get 
 	if schema.MaxItems != nil {
 		try("maxItems", slices.Repeat(get(parse(w.t, w.full())).([]any)[:1], int(*schema.MaxItems)+1))
 	}
+	if schema.MinItems != nil {
+		try("minItems", get(parse(w.t, w.full())).([]any)[:*schema.MinItems-1])
+	}
 	if schema.XListType != nil && *schema.XListType == "map" {
 		one := get(parse(w.t, w.full())).([]any)[0]
 		try("keys", []any{one, one})
@@ -215,7 +219,7 @@ func (w *walk) bounded(path string, schema *apiextensionsv1.JSONSchemaProps) {
 	if free {
 		w.t.Errorf("%s, a %s, is unbounded", path, schema.Type)
 	}
-	if schema.MinItems != nil || schema.UniqueItems || schema.MultipleOf != nil || schema.MaxProperties != nil || schema.MinProperties != nil ||
+	if schema.UniqueItems || schema.MultipleOf != nil || schema.MaxProperties != nil || schema.MinProperties != nil ||
 		schema.ExclusiveMaximum || schema.ExclusiveMinimum || schema.Not != nil || len(schema.OneOf)+len(schema.AnyOf)+len(schema.AllOf) > 0 {
 		w.t.Errorf("%s: Validate and this test do not check all of its bounds", path)
 	}
