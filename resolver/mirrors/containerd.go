@@ -31,6 +31,10 @@ func FromContainerd(folder string) (entries []Entry, leftOut []error, err error)
 	}
 	for _, of := range folders {
 		file, source := filepath.Join(folder, of.Name(), "hosts.toml"), sourceOf(of.Name())
+		if strings.HasPrefix(of.Name(), "*") {
+			leftOut = append(leftOut, fmt.Errorf("%s: left out, since containerd knows no wildcards", file))
+			continue
+		}
 		if source != anyRegistry {
 			// Mirrors for any registry are not for one that has a folder, whatever that holds.
 			entries = append(entries, Entry{Source: source})
@@ -118,10 +122,12 @@ func fromHosts(file, source string) (entries []Entry, errs []error) {
 		errs = append(errs, wrong...)
 		pulls := len(h.Capabilities) == 0 || slices.Contains(h.Capabilities, "pull")
 		if pulls {
-			digests.add(location, form, insecure || h.SkipVerify)
+			if err := digests.add(location, form, insecure || h.SkipVerify); err != nil {
+				errs = append(errs, err)
+			}
 		}
 		if pulls && (len(h.Capabilities) == 0 || slices.Contains(h.Capabilities, "resolve")) {
-			tags.add(location, form, insecure || h.SkipVerify)
+			_ = tags.add(location, form, insecure || h.SkipVerify) // as of digests
 		}
 	}
 	// Tables are tried in the order in which they stand in the file.
@@ -142,21 +148,23 @@ func fromHosts(file, source string) (entries []Entry, errs []error) {
 	return slices.DeleteFunc([]Entry{digests, tags}, func(e Entry) bool { return len(e.Mirrors) == 0 }), errs
 }
 
-// add adds a mirror. Of two at a host with other paths, the first counts.
-func (e *Entry) add(location string, form Form, insecure bool) {
+// add adds a mirror. Of two at a host with other paths, the first counts; the error is about the second.
+func (e *Entry) add(location string, form Form, insecure bool) error {
 	if slices.Contains(e.Mirrors, location) {
-		return
+		if form.Path != e.Forms[location].Path {
+			return fmt.Errorf("%s%s: left out, since a mirror at another path of this host is before it", location, form.Path)
+		}
+		return nil
 	}
 	e.Mirrors = append(e.Mirrors, location)
 	if insecure {
 		e.Insecure = append(e.Insecure, location)
 	}
-	if form.Path != "" || form.rewrites != nil {
-		if e.Forms == nil {
-			e.Forms = map[string]Form{}
-		}
-		e.Forms[location] = form
+	if e.Forms == nil {
+		e.Forms = map[string]Form{}
 	}
+	e.Forms[location] = form
+	return nil
 }
 
 func sameServer(server, source string) bool {
@@ -227,6 +235,10 @@ func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 			source = anyRegistry
 		}
 		if source != anyRegistry {
+			if strings.HasPrefix(source, "*") {
+				leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: left out, since k3s knows no wildcards but *", file, source))
+				continue
+			}
 			entries = append(entries, Entry{Source: source}) // k3s writes a folder for it
 		}
 		rewritten, wrong := rewritesOf(mirror.Rewrites)
@@ -241,12 +253,13 @@ func FromK3s(file string) (entries []Entry, leftOut []error, err error) {
 				// A path is the whole path, as with override_path.
 				location, form, insecure, err = locationOf(endpoint, strings.Trim(u.Path, "/") != "")
 			}
+			if err == nil {
+				form.rewrites = rewritten
+				err = e.add(location, form, insecure || content.Configs[u.Host].TLS.SkipVerify)
+			}
 			if err != nil {
 				leftOut = append(leftOut, fmt.Errorf("%s: mirrors of %s: %w", file, source, err))
-				continue
 			}
-			form.rewrites = rewritten
-			e.add(location, form, insecure || content.Configs[u.Host].TLS.SkipVerify)
 		}
 		if len(e.Mirrors) > 0 {
 			tags := e

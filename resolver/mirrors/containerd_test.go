@@ -38,17 +38,14 @@ func asked(t *testing.T, rules *Rules, name string) string {
 	if found == nil {
 		return ""
 	}
-	rule := found.For(named)
-	use := "tag-only"
-	if strings.Contains(name, "@") {
-		use = "digest-only"
-	}
+	rule, forms := found.For(named)
 	var locations []string
-	for _, m := range rule.Mirrors {
-		if m.PullFromMirror == use {
-			host, _, _ := strings.Cut(m.Location, "/")
-			locations = append(locations, m.Location+strings.Replace(found.Path(host), "/", "+/", 1)+map[bool]string{true: "!"}[m.Insecure])
+	for i, m := range rule.Mirrors {
+		path := ""
+		if forms[i] != nil {
+			path = strings.Replace(forms[i].Path, "/", "+/", 1)
 		}
+		locations = append(locations, m.Location+path+map[bool]string{true: "!"}[m.Insecure])
 	}
 	if !rule.Blocked {
 		locations = append(locations, rule.Location)
@@ -83,10 +80,19 @@ server = "https://registry-1.docker.io"
 	hosts("same.test", "server = \"https://same.test:443\"\nskip_verify = true\n")
 	hosts("own.test_5000_", "[host.\"mirror.test\"]\n  skip_verify = true\n")
 	hosts("_default", "[host.\"http://127.0.0.1:30020\"]\n")
+	hosts("*.wild.test", "[host.\"https://w.test\"]\n")
+	hosts("*", "[host.\"https://w.test\"]\n")
+	hosts("own.test", "server = \"https://own.test/proxy\"\n")
+	hosts("two.test", `
+[host."https://h.test/v2/hub"]
+  override_path = true
+[host."https://h.test/other"]
+`)
 	hosts("broken.test", "[host")
 	write(t, filepath.Join(dir, "certificates.test", "ca.crt"), "x")
 	entries, errs, err := FromContainerd(dir)
-	if text := fmt.Sprint(errs); err != nil || len(errs) != 2 || !strings.Contains(text, "broken.test/hosts.toml") || !strings.Contains(text, "none.test: left out") {
+	if text := fmt.Sprint(errs); err != nil || len(errs) != 5 || strings.Count(text, "no wildcards") != 2 || !strings.Contains(text, "broken.test/hosts.toml") ||
+		!strings.Contains(text, "none.test: left out") || !strings.Contains(text, "below.test/second/v2: left out") {
 		t.Errorf("errors %v", errs)
 	}
 	rules, errs := New(entries)
@@ -97,12 +103,15 @@ server = "https://registry-1.docker.io"
 	for name, want := range map[string]string{
 		"docker.io/library/nginx:1":           "z.test/library/nginx harbor.test/hub/library/nginx " + below + " docker.io/library/nginx",
 		"docker.io/library/nginx" + byDigest:  "z.test/library/nginx a.test:5000/library/nginx! harbor.test/hub/library/nginx " + below + " docker.io/library/nginx",
-		"quay.io/x:1":                         "only.test!",
-		"own.test:5000/x:1":                   "mirror.test! own.test:5000",
-		"elsewhere.test/x:1":                  "127.0.0.1:30020! elsewhere.test",
+		"quay.io/x:1":                         "only.test/x!",
+		"own.test:5000/x:1":                   "mirror.test/x! own.test:5000/x",
+		"elsewhere.test/x:1":                  "127.0.0.1:30020/x! elsewhere.test/x",
 		"certificates.test/team/x" + byDigest: "", // no mirrors: asked itself
 		"broken.test/x:1":                     "",
-		"same.test/x:1":                       "same.test:443!",
+		"a.wild.test/x:1":                     "127.0.0.1:30020/x! a.wild.test/x",
+		"own.test/x:1":                        "own.test/x+/proxy/v2",
+		"two.test/x:1":                        "h.test/hub/x h.test/x+/other/v2 two.test/x",
+		"same.test/x:1":                       "same.test:443/x!",
 	} {
 		if got := asked(t, rules, name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
@@ -168,17 +177,44 @@ capabilities = ["pull", "resolve", "push"]
 	}
 }
 
+// TestMirrorsApart: mirrors of one host are asked in their own forms, whatever their registry, and none is asked for what
+// is no name there.
+func TestMirrorsApart(t *testing.T) {
+	form := func(path string) map[string]Form { return map[string]Form{"m.test": {Path: path}} }
+	long := strings.Repeat("a", 200)
+	rules, errs := New([]Entry{
+		{Source: "r.test", Mirrors: []string{"m.test"}, Forms: form("/digests")},
+		{Source: "r.test", Mirrors: []string{"m.test"}, Forms: form("/tags"), Tags: true},
+		{Source: "*.wild.test", Mirrors: []string{"m.test", "n.test/deep"}, Forms: form("/wild"), Tags: true},
+		{Source: "long.test", Mirrors: []string{"m.test", "m.test/" + strings.Repeat("b", 50)}, Tags: true},
+	})
+	if errs != nil {
+		t.Error(errs)
+	}
+	for name, want := range map[string]string{
+		"r.test/x:1":           "m.test/x+/tags r.test/x",
+		"r.test/x" + byDigest:  "m.test/x+/digests r.test/x",
+		"a.wild.test/team/x:1": "m.test/team/x+/wild n.test/deep/team/x a.wild.test/team/x",
+		"long.test/" + long:    "m.test/" + long + " long.test/" + long,
+	} {
+		if got := asked(t, rules, name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestFromK3s(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "registries.yaml"), `
 mirrors:
   docker.io: {endpoint: ["https://a.test:5000", "https://harbor.test/v2/hub"]}
   "*": {endpoint: ["https://cache.test"]}
-  other.test: {endpoint: ["https://a.test/prefix", "https://b.test/"]}
+  other.test: {endpoint: ["https://a.test/prefix", "https://b.test/", "https://a.test/second"]}
+  "*.wild.test": {endpoint: ["https://w.test"]}
 configs:
   "a.test:5000": {tls: {insecure_skip_verify: true}, auth: {username: u, password: s3cret}}
 `)
 	entries, errs, err := FromK3s(file)
-	if err != nil || errs != nil {
+	if text := fmt.Sprint(errs); err != nil || len(errs) != 2 || !strings.Contains(text, "*.wild.test: left out") || !strings.Contains(text, "a.test/second: left out") {
 		t.Errorf("errors %v, %v", errs, err)
 	}
 	rules, errs := New(entries)
@@ -186,10 +222,11 @@ configs:
 		t.Error(errs)
 	}
 	for name, want := range map[string]string{
-		"docker.io/library/nginx:1":          "a.test:5000! harbor.test/hub docker.io",
-		"docker.io/library/nginx" + byDigest: "a.test:5000! harbor.test/hub docker.io",
+		"docker.io/library/nginx:1":          "a.test:5000/library/nginx! harbor.test/hub/library/nginx docker.io/library/nginx",
+		"docker.io/library/nginx" + byDigest: "a.test:5000/library/nginx! harbor.test/hub/library/nginx docker.io/library/nginx",
 		"other.test/x:1":                     "a.test/x+/prefix b.test/x other.test/x",
-		"elsewhere.test/x:1":                 "cache.test elsewhere.test",
+		"elsewhere.test/x:1":                 "cache.test/x elsewhere.test/x",
+		"a.wild.test/x:1":                    "cache.test/x a.wild.test/x",
 	} {
 		if got := asked(t, rules, name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
@@ -198,7 +235,7 @@ configs:
 	for _, text := range []string{`mirrors: {"*": {endpoint: ["https://cache.test"]}, own.test: }`, `mirrors: {_default: {endpoint: ["https://cache.test"]}, own.test: {}}`} {
 		entries, errs, err := FromK3s(write(t, file, text))
 		rules, wrong := New(entries)
-		if got := asked(t, rules, "elsewhere.test/x:1") + ", " + asked(t, rules, "own.test/x:1"); err != nil || errs != nil || wrong != nil || got != "cache.test elsewhere.test, " {
+		if got := asked(t, rules, "elsewhere.test/x:1") + ", " + asked(t, rules, "own.test/x:1"); err != nil || errs != nil || wrong != nil || got != "cache.test/x elsewhere.test/x, " {
 			t.Errorf("%s: %q, errors %v, %v, %v", text, got, errs, wrong, err)
 		}
 	}
@@ -210,7 +247,8 @@ configs:
 			t.Errorf("%q: %v, error %v", text, entries, err)
 		}
 	}
-	if again, _, _ := FromK3s(write(t, file, "mirrors: {a.test: {endpoint: [b.test]}}")); !reflect.DeepEqual(again, []Entry{{Source: "a.test"}, {Source: "a.test", Mirrors: []string{"b.test"}}, {Source: "a.test", Mirrors: []string{"b.test"}, Tags: true}}) {
+	usual := map[string]Form{"b.test": {}}
+	if again, _, _ := FromK3s(write(t, file, "mirrors: {a.test: {endpoint: [b.test]}}")); !reflect.DeepEqual(again, []Entry{{Source: "a.test"}, {Source: "a.test", Mirrors: []string{"b.test"}, Forms: usual}, {Source: "a.test", Mirrors: []string{"b.test"}, Forms: usual, Tags: true}}) {
 		t.Errorf("%+v", again)
 	}
 }

@@ -4,13 +4,13 @@ package mirrors
 
 import (
 	"fmt"
-	"maps"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/distribution/reference"
+	podmanref "go.podman.io/image/v5/docker/reference"
 	"go.podman.io/image/v5/pkg/sysregistriesv2"
 
 	"github.com/layer-locality/layer-locality/resolver/policy"
@@ -31,7 +31,7 @@ type Entry struct {
 	Mirrors []string
 	// Insecure are those of them that may be asked by plain HTTP and with any certificate.
 	Insecure []string
-	// Forms are those of mirrors of a whole registry that are not asked in the usual form.
+	// Forms are those of mirrors that containerd asks.
 	Forms map[string]Form
 	// Tags is set if the mirrors are for tags; otherwise they are for digests.
 	Tags bool
@@ -53,40 +53,52 @@ func checkRepository(text string) error {
 	return nil
 }
 
-// Form is what containerd changes in requests to a mirror.
+// Form is how containerd asks a mirror, which it tells the registry that it is asked for.
 type Form struct {
 	// Path takes the place of /v2, if it is not empty.
 	Path     string
 	rewrites rewrites
 }
 
-// Rule is a rule of registries.conf, with the forms of its mirrors.
-type Rule struct {
-	sysregistriesv2.Registry
-	forms map[string]Form
+// mirror is a mirror with its form; nil unless containerd asks it.
+type mirror struct {
+	sysregistriesv2.Endpoint
+	form *Form
 }
 
-// Path returns what a mirror has in place of /v2, if it is not that.
-func (r *Rule) Path(mirror string) string { return r.forms[mirror].Path }
+// Rule has the mirrors of a source.
+type Rule struct {
+	Prefix  string
+	Blocked bool
+	mirrors []mirror
+}
 
-// For returns the rule for a reference: where mirrors rewrite names, one for this name alone.
-func (r *Rule) For(named reference.Named) *sysregistriesv2.Registry {
-	own := r.Registry
-	if len(r.forms) == 0 {
-		return &own
+// For returns the rule for a reference alone, with the mirrors that are asked for it, and the form of each: nil unless
+// containerd asks it.
+func (r *Rule) For(named reference.Named) (own *sysregistriesv2.Registry, forms []*Form) {
+	own = &sysregistriesv2.Registry{Prefix: named.Name(), Endpoint: sysregistriesv2.Endpoint{Location: named.Name()}, Blocked: r.Blocked}
+	use := sysregistriesv2.MirrorByTagOnly
+	if _, ok := named.(reference.Digested); ok {
+		use = sysregistriesv2.MirrorByDigestOnly
 	}
-	own.Prefix, own.Location, own.Mirrors = named.Name(), named.Name(), nil
-	for _, mirror := range r.Mirrors {
+	for _, m := range r.mirrors {
+		if m.PullFromMirror != use {
+			continue
+		}
 		below := strings.TrimPrefix(named.Name(), r.Prefix)
-		if rewrites := r.forms[mirror.Location].rewrites; rewrites != nil {
-			below = path.Clean("/" + rewrites.apply(reference.Path(named)))
+		switch {
+		case m.form != nil && m.form.rewrites != nil:
+			below = path.Clean("/" + m.form.rewrites.apply(reference.Path(named)))
+		case strings.HasPrefix(r.Prefix, "*"):
+			below = "/" + reference.Path(named)
 		}
 		// Nodes go on with the next mirror, too, after what is no name.
-		if mirror.Location += below; checkRepository(mirror.Location) == nil {
-			own.Mirrors = append(own.Mirrors, mirror)
+		at := m.Location + below
+		if checkRepository(at) == nil && len(at) <= podmanref.NameTotalLengthMax {
+			own.Mirrors, forms = append(own.Mirrors, sysregistriesv2.Endpoint{Location: at, Insecure: m.Insecure}), append(forms, m.form)
 		}
 	}
-	return &own
+	return own, forms
 }
 
 // Rules have one for each source.
@@ -135,64 +147,58 @@ func New(entries []Entry) (*Rules, []error) {
 
 // add adds what another rule for the same source has.
 func (r *Rule) add(more *Rule) {
-	r.Mirrors, r.Blocked = append(r.Mirrors, more.Mirrors...), r.Blocked || more.Blocked
-	if r.forms == nil {
-		r.forms = more.forms
-	}
-	maps.Copy(r.forms, more.forms)
+	r.mirrors, r.Blocked = append(r.mirrors, more.mirrors...), r.Blocked || more.Blocked
 }
 
 // bound leaves each mirror of a rule once, and no more than MaxEach for tags and for digests.
 func bound(rule *Rule) (errs []error) {
-	var kept []sysregistriesv2.Endpoint
+	var kept []mirror
 	count := map[string]int{}
-	for _, mirror := range rule.Mirrors {
-		if slices.Contains(kept, mirror) {
+	for _, m := range rule.mirrors {
+		if slices.ContainsFunc(kept, func(other mirror) bool { return other.Endpoint == m.Endpoint }) {
 			continue
 		}
-		count[mirror.PullFromMirror]++
-		switch n := count[mirror.PullFromMirror]; {
+		count[m.PullFromMirror]++
+		switch n := count[m.PullFromMirror]; {
 		case n <= MaxEach:
-			kept = append(kept, mirror)
+			kept = append(kept, m)
 		case n == MaxEach+1:
 			errs = append(errs, fmt.Errorf("%s: more than %d mirrors for tags or for digests", rule.Prefix, MaxEach))
 		}
 	}
-	rule.Mirrors = kept
+	rule.mirrors = kept
 	return errs
 }
 
-// ruleOf returns mirrors as a rule of registries.conf, in the way in which OpenShift writes
-// them there, without those that are not valid; nil if the source is not.
+// ruleOf returns mirrors as a rule, without those that are not valid; nil if the source is not.
 func ruleOf(m *Entry) (*Rule, []error) {
 	var errs []error
-	rule := &Rule{sysregistriesv2.Registry{Prefix: m.Source, Blocked: m.Only}, maps.Clone(m.Forms)}
+	rule := &Rule{Prefix: m.Source, Blocked: m.Only}
 	domain, wild := strings.CutPrefix(m.Source, "*.")
-	if m.Source == anyRegistry {
-		wild = true
-	} else if err := checkRepository(domain); err != nil || wild && strings.ContainsAny(domain, "/:") {
+	if err := checkRepository(domain); m.Source != anyRegistry && (err != nil || wild && strings.ContainsAny(domain, "/:")) {
 		return nil, []error{fmt.Errorf("source of mirrors %.100q: expected a registry, a repository, or *.domain", m.Source)}
-	}
-	if !wild {
-		rule.Location = m.Source
 	}
 	use := sysregistriesv2.MirrorByDigestOnly
 	if m.Tags {
 		use = sysregistriesv2.MirrorByTagOnly
 	}
-	for _, mirror := range m.Mirrors {
-		if err := checkRepository(mirror); err != nil {
+	for _, location := range m.Mirrors {
+		if err := checkRepository(location); err != nil {
 			errs = append(errs, fmt.Errorf("mirror of %s: %w", m.Source, err))
 			continue
 		}
-		rule.Mirrors = append(rule.Mirrors, sysregistriesv2.Endpoint{Location: mirror, PullFromMirror: use, Insecure: slices.Contains(m.Insecure, mirror)})
+		found := mirror{Endpoint: sysregistriesv2.Endpoint{Location: location, PullFromMirror: use, Insecure: slices.Contains(m.Insecure, location)}}
+		if form, ok := m.Forms[location]; ok {
+			found.form = &form
+		}
+		rule.mirrors = append(rule.mirrors, found)
 	}
 	return rule, errs
 }
 
 // Find returns the rule for a reference: that for the longest part of its name; nil if there is none with mirrors.
 func (r *Rules) Find(named reference.Named) *Rule {
-	if found := r.find(named); found != nil && (len(found.Mirrors) > 0 || found.Blocked) {
+	if found := r.find(named); found != nil && (len(found.mirrors) > 0 || found.Blocked) {
 		return found
 	}
 	return nil
@@ -218,7 +224,6 @@ func (r *Rules) FindAny(named reference.Named) *Rule {
 	}
 	own := *r.anywhere
 	own.Prefix = reference.Domain(named)
-	own.Location = own.Prefix
 	return &own
 }
 

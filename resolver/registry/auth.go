@@ -61,11 +61,11 @@ func (a *authorizer) setClock(clock cache.Clock) {
 }
 
 type challengeKey struct {
-	domain   string
-	insecure bool
+	domain, path string
+	insecure     bool
 }
 
-// repositoryKey is for what a registry states at one repository, which has a path in it.
+// repositoryKey is for what a registry states at one repository.
 type repositoryKey struct {
 	challengeKey
 	repository string
@@ -173,6 +173,35 @@ func (h refusedWith) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusUnauthorized, Header: http.Header(h), Body: http.NoBody, Request: req}, nil
 }
 
+// below asks at the path of a source what the library asks at /v2/.
+type below struct {
+	*transport
+	source *source
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b below) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Response == nil { // otherwise, where it is redirected to
+		u, err := req.URL.Parse(b.source.path + "/")
+		if err != nil {
+			return nil, err
+		}
+		req = req.Clone(req.Context())
+		req.URL = u
+	}
+	resp, err := b.transport.RoundTrip(req)
+	if err == nil && req.URL.Scheme == "https" && b.source.statesNothing(resp.StatusCode) {
+		resp.StatusCode = http.StatusOK // or the library would ask by HTTP
+	}
+	return resp, err
+}
+
+// statesNothing reports whether a registry that answers so to a ping may serve repositories nevertheless. containerd does
+// not ping at all; CRI-O does, at /v2/, and pulls nothing then.
+func (s *source) statesNothing(code int) bool {
+	return refuses(code) && code != http.StatusUnauthorized || s.path != "/v2" && code >= 500
+}
+
 // challenge returns how the registry authenticates: as it stated at the repository, or as it states for all.
 func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.Challenge, err error) {
 	for _, key := range []any{s.repositoryKey(), s.challengeKey()} {
@@ -192,13 +221,11 @@ func (a *authorizer) challenge(ctx context.Context, s *source) (challenge *ggcr.
 		var answer *ggcr.Challenge
 		x := &exchange{source: s, kind: kindPing, anonymous: true, host: registry.RegistryStr()}
 		err := a.transport.within(ctx, x, func(ctx context.Context) (err error) {
-			answer, err = ggcr.Ping(ctx, registry, a.transport)
+			answer, err = ggcr.Ping(ctx, registry, below{a.transport, s})
 			return err
 		})
 		switch e := asErrorOrNil(err); {
-		case e != nil && refuses(e.code):
-			// It may serve repositories nevertheless, as those of a repository manager at a path of its own. containerd
-			// does not ask for /v2/ at all; CRI-O asks, and pulls nothing from there.
+		case e != nil && s.statesNothing(e.code):
 			answer = &ggcr.Challenge{Insecure: x.last.Load().Scheme == "http"}
 		case e != nil:
 			return nil, err
@@ -305,11 +332,9 @@ func shared[T any](ctx context.Context, flights *singleflight.Group, key string,
 	}
 }
 
-func (s *source) challengeKey() challengeKey { return challengeKey{s.domain, s.insecure} }
+func (s *source) challengeKey() challengeKey { return challengeKey{s.domain, s.path, s.insecure} }
 
-func (s *source) repositoryKey() repositoryKey {
-	return repositoryKey{s.challengeKey(), s.path + "/" + s.repository}
-}
+func (s *source) repositoryKey() repositoryKey { return repositoryKey{s.challengeKey(), s.repository} }
 
 func (s *source) tokenKey(credential authn.AuthConfig) tokenKey {
 	return tokenKey{s.repositoryKey(), credential}

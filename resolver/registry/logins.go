@@ -91,7 +91,7 @@ func (a *authorizer) taken(key loginKey, l *limits.Login) {
 }
 
 // takes asks whether a registry takes a credential, whatever the repository, as docker login does: at
-// its token server without a scope, or at /v2/. Neither is known if it answers that to everybody, or
+// its token server without a scope, or at its path. Neither is known if it answers that to everybody, or
 // does not answer.
 func (a *authorizer) takes(ctx context.Context, s *session) (takes, known bool) {
 	challenge, err := a.challenge(ctx, s.source)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
@@ -180,6 +181,10 @@ func TestMirrorsOfAnyRegistry(t *testing.T) {
 		if err != nil || len(sources) != 2 || sources[0].domain != want {
 			t.Errorf("%s: %v, error %v, want %s first", name, sources, err, want)
 		}
+		// Who writes a reference chooses no registry, except one that registries.conf names.
+		if !sources[0].listed || sources[1].listed != (want == "copy.test") {
+			t.Errorf("%s: listed are %v and %v", name, sources[0].listed, sources[1].listed)
+		}
 	}
 }
 
@@ -201,14 +206,14 @@ func TestRewrittenNames(t *testing.T) {
 			t.Errorf("%s: %v, error %v", name, sources, err)
 			continue
 		}
-		if got := fmt.Sprintf("%s %s, %s %s", sources[0].domain, sources[0].repository, sources[1].domain, sources[1].repository); got != want || !sources[0].listed || !sources[1].listed {
+		if got := fmt.Sprintf("%s %s, %s %s", sources[0].domain, sources[0].repository, sources[1].domain, sources[1].repository); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
 }
 
 // TestMirrorIsTold: a mirror that containerd asks for several registries gets to know for which, as containerd tells it
-// (docs/hosts.md there: ns); a registry does not, nor a mirror of registries.conf. One at a path is asked there.
+// (docs/hosts.md there: ns); a registry does not, nor a mirror of CRI-O. One at a path is asked there, also in place of the registry at the same host.
 func TestMirrorIsTold(t *testing.T) {
 	content := &repository{}
 	id := content.push("team/x", manifestType, manifestOf(), "1")
@@ -223,16 +228,20 @@ func TestMirrorIsTold(t *testing.T) {
 	})
 	mirror := listen(t, "127.0.0.1:0", "mirror.test", false, asked)
 	entries := []mirrors.Entry{
-		{Source: "*", Mirrors: []string{mirror.host}, Tags: true},
+		{Source: "*", Mirrors: []string{mirror.host}, Forms: map[string]mirrors.Form{mirror.host: {}}, Tags: true},
+		{Source: "crio.test", Mirrors: []string{mirror.host}, Tags: true},
+		{Source: mirror.host + "/own", Mirrors: []string{mirror.host}, Forms: map[string]mirrors.Form{mirror.host: {Path: "/proxy/v2"}}, Tags: true, Only: true},
 		{Source: "below.test", Mirrors: []string{mirror.host}, Forms: map[string]mirrors.Form{mirror.host: {Path: "/api/hub%20/v2"}}, Tags: true},
 	}
 	w := newWorld(t, func(c *Config) { c.Mirrors = entries }, withConf(writeConf(t, fmt.Sprintf("[[registry]]\nlocation = \"file.test\"\n[[registry.mirror]]\nlocation = %q\n", mirror.host))))
 	for name, want := range map[string]string{
-		"any.test:5000/team/x:1":  "HEAD?ns=any.test%3A5000 GET?ns=any.test%3A5000",
-		"docker.io/team/x:1":      "HEAD?ns=docker.io GET?ns=docker.io",
-		"below.test/team/x:1":     "HEAD/api/hub ?ns=below.test GET/api/hub ?ns=below.test",
-		"file.test/team/x:1":      "HEAD? GET?",
-		mirror.host + "/team/x:1": "HEAD? GET?",
+		"any.test:5000/team/x:1":      "HEAD?ns=any.test%3A5000 GET?ns=any.test%3A5000",
+		"docker.io/team/x:1":          "HEAD?ns=docker.io GET?ns=docker.io",
+		"below.test/team/x:1":         "HEAD/api/hub ?ns=below.test GET/api/hub ?ns=below.test",
+		"file.test/team/x:1":          "HEAD? GET?",
+		"crio.test/team/x:1":          "HEAD? GET?",
+		mirror.host + "/own/team/x:1": "HEAD/proxy? GET/proxy?",
+		mirror.host + "/team/x:1":     "HEAD? GET?",
 	} {
 		told = nil
 		got, err := w.Digest(t.Context(), name, nil)
@@ -260,7 +269,9 @@ func TestTokensOfPaths(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("/hub/", of("/hub"))
 	mux.Handle("/quay/", of("/quay"))
-	manager := listen(t, "127.0.0.1:0", "mirror.test", false, mux) // /v2/ is 404
+	// Another application, whose token server must not get to know who asks for these.
+	mux.Handle("/v2/", behindToken("https://"+ts.host+"/other/token", content, func(string) bool { return false }))
+	manager := listen(t, "127.0.0.1:0", "mirror.test", false, mux)
 	var entries []mirrors.Entry
 	for source, path := range map[string]string{"docker.io": "/hub/v2", "quay.io": "/quay/v2"} {
 		entries = append(entries, mirrors.Entry{Source: source, Mirrors: []string{manager.host}, Forms: map[string]mirrors.Form{manager.host: {Path: path}}, Tags: true, Only: true})
@@ -273,5 +284,43 @@ func TestTokensOfPaths(t *testing.T) {
 	}
 	wantRequests(t, ts, "GET /hub/token", "GET /quay/token")
 	const hub, quay = "GET /hub/v2/team/x/manifests/1", "GET /quay/v2/team/x/manifests/1"
-	wantRequests(t, manager, "GET /v2/", hub, hub, quay, quay, hub)
+	wantRequests(t, manager, "GET /hub/v2/", hub, "GET /quay/v2/", quay, hub)
+}
+
+// TestPathStatesNothing: what is above the repositories of a mirror at a path need not answer. The mirror is asked by TLS
+// even if it may be asked without.
+func TestPathStatesNothing(t *testing.T) {
+	content := &repository{}
+	content.push("team/x", manifestType, manifestOf(), "1")
+	for _, insecure := range []bool{false, true} {
+		for _, code := range []int{404, 503} {
+			mirror := listen(t, "127.0.0.1:0", "mirror.test", false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if !strings.HasPrefix(r.URL.Path, "/hub/v2/team/") {
+					w.WriteHeader(code)
+					return
+				}
+				http.StripPrefix("/hub", behindPassword(content)).ServeHTTP(w, r)
+			}))
+			entry := mirrors.Entry{Source: "docker.io", Mirrors: []string{mirror.host}, Forms: map[string]mirrors.Form{mirror.host: {Path: "/hub/v2"}}, Tags: true, Only: true}
+			if insecure {
+				entry.Insecure = entry.Mirrors
+			}
+			w := newWorld(t, func(c *Config) { c.Mirrors = []mirrors.Entry{entry} })
+			ann := []authn.Keychain{login(mirror.host, "ann", "s3cret")}
+			if _, err := w.Resolve(t.Context(), "docker.io/team/x:1", amd64, ann); err != nil {
+				t.Errorf("insecure %v, status %d: %v", insecure, code, err)
+			}
+			wantRequests(t, mirror, "GET /hub/v2/", "GET /hub/v2/team/x/manifests/1")
+		}
+	}
+}
+
+// TestPasswordAtPath: a password that a mirror at a path refuses is tried at that path, not at another application.
+func TestPasswordAtPath(t *testing.T) {
+	mirror := listen(t, "127.0.0.1:0", "mirror.test", false, behindPassword(nil))
+	entry := mirrors.Entry{Source: "docker.io", Mirrors: []string{mirror.host}, Forms: map[string]mirrors.Form{mirror.host: {Path: "/hub/v2"}}, Tags: true, Only: true}
+	w := newWorld(t, func(c *Config) { c.Mirrors = []mirrors.Entry{entry} })
+	_, err := w.Resolve(t.Context(), "docker.io/team/x:1", amd64, []authn.Keychain{login(mirror.host, "bob", "wrong")})
+	wantError(t, err, v1alpha1.ReasonUnauthorized)
+	wantRequests(t, mirror, "GET /hub/v2/", "GET /hub/v2/team/x/manifests/1", "GET /hub/v2/")
 }

@@ -70,9 +70,10 @@ func sourcesOf(named reference.Named, conf *mirrors.Conf, rules *mirrors.Rules) 
 	if registry == nil && mirrored == nil {
 		mirrored = rules.FindAny(named)
 	}
+	var forms []*mirrors.Form
 	ofCluster := mirrored != nil && (registry == nil || len(mirrored.Prefix) >= len(registry.Prefix))
 	if ofCluster {
-		registry = mirrored.For(named)
+		registry, forms = mirrored.For(named)
 	}
 	if registry == nil {
 		return []*source{newSource(named)}, nil
@@ -90,7 +91,7 @@ func sourcesOf(named reference.Named, conf *mirrors.Conf, rules *mirrors.Rules) 
 		endpoints = endpoints[:len(endpoints)-1] // the last one is the registry itself
 	}
 	sources := make([]*source, 0, len(endpoints))
-	for _, endpoint := range endpoints {
+	for i, endpoint := range endpoints {
 		rewritten, err := imageref.Full(endpoint.Reference.String())
 		if err != nil {
 			return nil, invalidReference(endpoint.Reference.String(), err)
@@ -106,12 +107,14 @@ func sourcesOf(named reference.Named, conf *mirrors.Conf, rules *mirrors.Rules) 
 		s.insecure = endpoint.Endpoint.Insecure || ofCluster && own != nil && own.Insecure
 		// The library treats host:5000 as something below the prefix host, and a
 		// location is empty if the prefix is a wildcard. In both cases, the author of
-		// the reference chooses the registry.
+		// the reference chooses the registry, as where mirrors have it as their source.
 		listed, _, _ := strings.Cut(endpoint.Endpoint.Location, "/")
-		s.listed = listed == s.domain
-		if of := reference.Domain(named); ofCluster && s.domain != of {
-			s.query = "?" + url.Values{"ns": {of}}.Encode()
-			s.path = cmp.Or(mirrored.Path(s.domain), s.path)
+		s.listed = listed == s.domain && (!ofCluster || i < len(forms))
+		if i < len(forms) && forms[i] != nil {
+			s.path = cmp.Or(forms[i].Path, s.path)
+			if of := reference.Domain(named); s.domain != of {
+				s.query = "?" + url.Values{"ns": {of}}.Encode()
+			}
 		}
 		sources = append(sources, s)
 	}

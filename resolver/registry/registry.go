@@ -271,7 +271,7 @@ type source struct {
 	// insecure is set if the administrator allows plain HTTP and certificates that
 	// are not verified.
 	insecure bool
-	// listed by the administrator in registries.conf.
+	// listed by the administrator in registries.conf, or as a mirror.
 	listed bool
 	// query of requests for manifests tells a mirror for which registry it is asked, as containerd does.
 	query string

@@ -188,7 +188,7 @@ func (s *session) ping(ctx context.Context) error {
 	}
 	x := &exchange{source: s.source, kind: kindPing, scheme: g.scheme(), host: registry.RegistryStr(), authorization: g.authorization}
 	return s.client.transport.within(ctx, x, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s://%s/v2/", x.scheme, x.host), nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s://%s%s/", x.scheme, x.host, s.source.path), nil)
 		if err != nil {
 			return err
 		}

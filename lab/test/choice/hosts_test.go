@@ -93,15 +93,11 @@ func ours(t *testing.T, folder, image string) string {
 	if found == nil {
 		return registry + "/v2"
 	}
-	rule := found.For(named)
-	use := map[bool]string{true: "digest-only", false: "tag-only"}[strings.Contains(image, "@")]
+	rule, forms := found.For(named)
 	var asked []string
-	for _, m := range rule.Mirrors {
-		if m.PullFromMirror != use {
-			continue
-		}
+	for i, m := range rule.Mirrors {
 		host, below, _ := strings.Cut(strings.TrimSuffix(m.Location, "/team/app"), "/")
-		path := found.Path(host)
+		path := forms[i].Path
 		if path == "" {
 			path = strings.TrimSuffix("/v2/"+below, "/")
 		}
