@@ -174,7 +174,9 @@ func (r *Reconciler) candidates(object *v1alpha1.ImagePrefetch, w *workload) (na
 
 // usedBytes returns how many of the bytes that a node pulled are of images that pods there have used since; total is what images
 // have in all, 0 if that is not known. After is how long after the pull began the first of these pods was made.
-func usedBytes(n *v1alpha1.PrefetchedNode, images []imageref.PodImage, pods []*corev1.Pod, total func([]imageref.PodImage) int64) (bytes int64, after time.Duration) {
+func usedBytes(
+	n *v1alpha1.PrefetchedNode, images []imageref.PodImage, pods []*corev1.Pod, total func([]imageref.PodImage) int64,
+) (bytes int64, after time.Duration) {
 	var there, used []imageref.PodImage
 	after = math.MaxInt64
 	for _, pod := range pods {
