@@ -108,6 +108,6 @@ func newReconciler(api client.Client, cluster *Cluster, options Options) (*Recon
 	kinds, err := kindsOf(options.Workloads)
 	return &Reconciler{
 		client: api, cluster: cluster, clock: clock.RealClock{}, options: options, kinds: kinds, metrics: newMetrics(options.Registerer),
-		begun: map[types.NamespacedName]pull{}, hour: map[pullKey]pull{},
+		begun: map[types.NamespacedName]pull{}, hour: map[pullKey]pull{}, sums: map[sum]int64{}, counts: map[prometheus.Counter]float64{},
 	}, err
 }

@@ -45,6 +45,18 @@ type pull struct {
 	began                   time.Time
 }
 
+// sum is what bytes of pulls are summed by: a node, a namespace, a source of it, or nothing.
+type sum struct{ node, namespace, source string }
+
+// addTo adds bytes to the sums that the pull is in.
+func (p pull) addTo(sums map[sum]int64, bytes int64) {
+	for _, of := range []sum{{}, {node: p.node}, {namespace: p.namespace}, {namespace: p.namespace, source: p.source}} {
+		if sums[of] += bytes; sums[of] == 0 {
+			delete(sums, of)
+		}
+	}
+}
+
 // refusal is why a pull may not begin. It never may if it exceeds a bound by itself.
 type refusal struct {
 	never  bool
@@ -53,11 +65,11 @@ type refusal struct {
 	ofAll bool
 }
 
-// allows returns nil if a pull may begin beside those that are active, and those of the last hour. The share is how much of
+// allows returns nil if a pull may begin beside those that are active, and the sums of the last hour. The share is how much of
 // NamespaceBytesPerHour its source may have.
-func (b *Budget) allows(hour map[pullKey]pull, active []pull, next pull, share float64) *refusal {
+func (b *Budget) allows(hour map[sum]int64, active []pull, next pull, share float64) *refusal {
 	var ofNode, ofNamespace int
-	var atOnce, node, moved, ofSource, all int64
+	var atOnce int64
 	for _, p := range active {
 		if p.namespace == next.namespace {
 			ofNamespace++
@@ -65,18 +77,6 @@ func (b *Budget) allows(hour map[pullKey]pull, active []pull, next pull, share f
 		if p.node == next.node {
 			ofNode++
 			atOnce += p.bytes
-		}
-	}
-	for _, p := range hour {
-		all += p.bytes
-		if p.node == next.node {
-			node += p.bytes
-		}
-		if p.namespace == next.namespace {
-			moved += p.bytes
-			if p.source == next.source {
-				ofSource += p.bytes
-			}
 		}
 	}
 	ofHour := int64(share * float64(b.NamespaceBytesPerHour))
@@ -90,11 +90,11 @@ func (b *Budget) allows(hour map[pullKey]pull, active []pull, next pull, share f
 		{"max-pods-per-node", int64(ofNode), 1, int64(b.PodsPerNode), false},
 		{"max-pods-per-namespace", int64(ofNamespace), 1, int64(b.PodsPerNamespace), true},
 		{"max-node-bytes", atOnce, next.bytes, b.NodeBytes, false},
-		{"max-node-bytes-per-hour", node, next.bytes, b.NodeBytesPerHour, false},
-		{"max-namespace-bytes-per-hour", moved, next.bytes, b.NamespaceBytesPerHour, true},
-		{"max-bytes-per-hour", all, next.bytes, b.BytesPerHour, true},
+		{"max-node-bytes-per-hour", hour[sum{node: next.node}], next.bytes, b.NodeBytesPerHour, false},
+		{"max-namespace-bytes-per-hour", hour[sum{namespace: next.namespace}], next.bytes, b.NamespaceBytesPerHour, true},
+		{"max-bytes-per-hour", hour[sum{}], next.bytes, b.BytesPerHour, true},
 		// A source that wastes most still pulls something: one that is larger than its share, too.
-		{"max-namespace-bytes-per-hour", ofSource, min(next.bytes, ofHour), ofHour, true},
+		{"max-namespace-bytes-per-hour", hour[sum{namespace: next.namespace, source: next.source}], min(next.bytes, ofHour), ofHour, true},
 	} {
 		switch {
 		case bound.next > bound.most:

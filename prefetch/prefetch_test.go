@@ -1,6 +1,7 @@
 package prefetch
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,15 +11,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/imageref"
@@ -53,9 +58,9 @@ func TestBudget(t *testing.T) {
 		{name: "everybody's hour", hour: []pull{p("n2", "b", 100), p("n3", "c", 100)}, next: p("n1", "a", 51), flag: "--max-bytes-per-hour="},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			hour := map[pullKey]pull{}
-			for i, p := range test.hour {
-				hour[pullKey{began: int64(i)}] = p
+			hour := map[sum]int64{}
+			for _, p := range test.hour {
+				p.addTo(hour, p.bytes)
 			}
 			no := budget.allows(hour, test.active, test.next, 1)
 			switch {
@@ -101,7 +106,8 @@ func TestThrottledSource(t *testing.T) {
 	}{{"a", SourceTag, 250}, {"b", SourceTag, 100}, {"a", SourceTemplate, 1000}, {"c", SourceTag, 1000}, {"a", sourceObject, 1000}} {
 		var got int64
 		for bytes := int64(1); bytes <= 1000; bytes++ {
-			hour := map[pullKey]pull{{}: {"other", test.namespace, test.source, bytes - 1, begin}}
+			hour := map[sum]int64{}
+			pull{"other", test.namespace, test.source, bytes - 1, begin}.addTo(hour, bytes-1)
 			if budget.allows(hour, nil, pull{"n1", test.namespace, test.source, 1, begin}, of(test.namespace, test.source)) == nil {
 				got = bytes
 			}
@@ -149,16 +155,23 @@ func TestFlood(t *testing.T) {
 		t.Errorf("pulls %q, want the oldest two and the other namespace's: %q", nodes, want)
 	}
 	r.clock = clocktesting.NewFakePassiveClock(now)
-	of := map[string]int64{}
 	for i := range 30 {
 		r.account(&v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "flood", UID: "1"}}, fmt.Sprintf("n%d", i), 200, now)
 	}
 	r.account(&v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "b", UID: "2"}}, "n1", 200, now)
-	for _, p := range r.hour {
-		of[p.namespace] += p.bytes
-	}
-	if of["flood"] != 300 || of["b"] != 200 {
+	if of := r.sums; of[sum{namespace: "flood"}] != 300 || of[sum{namespace: "b"}] != 200 || of[sum{}] != 500 || of[sum{node: "n1"}] != 300 {
 		t.Errorf("bytes of the hour: %v", of)
+	}
+	if len(r.hour) != 3 {
+		t.Errorf("%d pulls of the hour are kept, want none without bytes", len(r.hour))
+	}
+	r.dropOld(now.Add(time.Hour))
+	if len(r.hour) != 3 {
+		t.Errorf("%d pulls are left after an hour", len(r.hour))
+	}
+	r.dropOld(now.Add(time.Hour + 1))
+	if len(r.hour) > 0 || len(r.sums) > 0 {
+		t.Errorf("later %v, sums %v are kept", r.hour, r.sums)
 	}
 }
 
@@ -178,11 +191,7 @@ func TestHour(t *testing.T) {
 	}{{"n1", 5, now}, {"n1", 1, now}, {"n1", 7, now.Add(-time.Minute)}, {"n2", 9, now.Add(-time.Hour)}} {
 		r.account(object, p.node, p.bytes, p.began)
 	}
-	var all int64
-	for _, p := range r.hour {
-		all += p.bytes
-	}
-	if all != 12 {
+	if all := r.sums[sum{}]; all != 12 {
 		t.Errorf("%d bytes in %v, want 12", all, r.hour)
 	}
 }
@@ -342,7 +351,7 @@ func TestUsedBytes(t *testing.T) {
 		"each in another pod":    {[]*corev1.Pod{pod("n1", begin, "other:1"), pod("n1", begin, "app:1")}, 60, 100},
 		"one there, one not yet": {[]*corev1.Pod{pod("n1", begin, "other:1"), pod("n2", begin, "app:1")}, 60, 60},
 	} {
-		if got := usedBytes(n, images, test.pods, func(used []imageref.PodImage) int64 {
+		if got, _ := usedBytes(n, images, test.pods, func(used []imageref.PodImage) int64 {
 			if len(used) != 1 {
 				t.Errorf("%s: sizes of %v are asked for", name, used)
 			}
@@ -496,8 +505,8 @@ func TestJudge(t *testing.T) {
 	}
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	r.cluster = &Cluster{pods: corelisters.NewPodLister(store)}
-	pod := func(name, node, app string) {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Labels: map[string]string{"app": app}, CreationTimestamp: metav1.NewTime(begin.Add(time.Minute))}}
+	pod := func(name, node, app string, after time.Duration) {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Labels: map[string]string{"app": app}, CreationTimestamp: metav1.NewTime(begin.Add(after))}}
 		p.Spec = corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "app:1"}}}
 		if err := store.Add(p); err != nil {
 			t.Fatal(err)
@@ -516,7 +525,8 @@ func TestJudge(t *testing.T) {
 	anybody, named := object(nil), object(&v1alpha1.WorkloadReference{Kind: "Deployment", Name: "web"})
 	expect := func(what string, o *v1alpha1.ImagePrefetch, w *workload, at time.Duration, saved int64, wasted ...string) {
 		t.Helper()
-		if err := r.judge(o, images, w, begin.Add(at)); err != nil {
+		clear(r.counts)
+		if err := r.count(r.judge(o, images, w, begin.Add(at))); err != nil {
 			t.Fatal(err)
 		}
 		var are []string
@@ -530,10 +540,11 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	expect("nothing runs", anybody, nil, time.Minute, 0)
-	pod("other", "n1", "other")
+	pod("other", "n1", "other", time.Minute)
 	expect("a pod uses it", anybody, nil, time.Minute, 100)
 	expect("it is not of the workload", named, web, time.Minute, 0)
-	pod("web", "n2", "web")
+	pod("again", "n2", "web", time.Minute)
+	pod("web", "n2", "web", 3*time.Second)
 	expect("one of the workload", named, web, time.Minute, 100)
 	expect("the workload is gone", named, nil, time.Hour, 100)
 	anybody.Status.CompletionTime = &metav1.Time{Time: begin.Add(time.Hour)}
@@ -547,13 +558,65 @@ func TestJudge(t *testing.T) {
 	late.Status.CompletionTime, late.Status.Nodes[0].UsedBytes = &metav1.Time{Time: begin.Add(time.Hour)}, 60
 	expect("a pod is gone that used a part", late, nil, time.Hour, 60)
 	expect("expired", late, nil, 2*time.Hour, 60, "n1", "n2")
-	// On n1 and n2 pods used what came for anybody, on n2 later than in an hour; and on n2 what came for web.
+	// On n1 and n2 pods used what came for anybody, on n2 later than in an hour; and on n2 what came for web. There the first one would
+	// have had all but 3 s to wait.
 	for name, want := range map[string]struct {
 		counter *prometheus.CounterVec
 		value   float64
-	}{"used": {r.metrics.used, 300}, "used within an hour": {r.metrics.usedInHour, 200}, "seconds": {r.metrics.seconds, 24}, "wasted": {r.metrics.wasted, 240}} {
+	}{"used": {r.metrics.used, 300}, "used within an hour": {r.metrics.usedInHour, 200}, "seconds": {r.metrics.seconds, 8 + 3 + 3}, "wasted": {r.metrics.wasted, 240}} {
 		if got := testutil.ToFloat64(want.counter.WithLabelValues(sourceObject)); got != want.value {
 			t.Errorf("metric %s is %v, want %v", name, got, want.value)
+		}
+	}
+}
+
+// TestCountedOnce: a change that conflicts, or whose object is gone, counts only once it is written.
+func TestCountedOnce(t *testing.T) {
+	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "o", UID: "1"}}
+	object.Status.Nodes = []v1alpha1.PrefetchedNode{{Name: "n1", Bytes: 100, Time: metav1.NewTime(begin)}, {Name: "n2", Bytes: 50, Time: metav1.NewTime(begin)}}
+	object.Spec.Images, object.Status.Images = []string{"app:1"}, []string{"app:1"}
+	object.Spec.TTLSecondsAfterFinished, object.Status.CompletionTime = ptr.To[int64](3600), &metav1.Time{Time: begin}
+	var refused error
+	api := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(object).WithStatusSubresource(object).Build(), interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, of string, object client.Object, opts ...client.SubResourceUpdateOption) error {
+			if refused != nil {
+				return refused
+			}
+			return c.SubResource(of).Update(ctx, object, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			if refused != nil {
+				return refused
+			}
+			return c.Delete(ctx, object, opts...)
+		},
+	})
+	r, err := newReconciler(api, clusterOf(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "uses", CreationTimestamp: metav1.NewTime(begin)},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "main", Image: "app:1"}}},
+	}), Options{Budget: DefaultBudget()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		after        time.Duration
+		refused      error
+		used, wasted float64
+	}{
+		{time.Minute, apierrors.NewConflict(schema.GroupResource{}, "o", nil), 0, 0},
+		{time.Minute, nil, 100, 0},
+		{time.Minute, nil, 100, 0},
+		{2 * time.Hour, apierrors.NewNotFound(schema.GroupResource{}, "o"), 100, 0},
+		{2 * time.Hour, nil, 100, 50},
+		{2 * time.Hour, nil, 100, 50},
+	} {
+		refused, r.clock = step.refused, clocktesting.NewFakePassiveClock(begin.Add(step.after))
+		if _, err := r.reconcile(t.Context(), client.ObjectKeyFromObject(object)); err != nil {
+			t.Fatal(err)
+		}
+		used, wasted := testutil.ToFloat64(r.metrics.used.WithLabelValues(sourceObject)), testutil.ToFloat64(r.metrics.wasted.WithLabelValues(sourceObject))
+		if used != step.used || wasted != step.wasted {
+			t.Errorf("%+v: %v used, %v wasted", step, used, wasted)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -66,6 +67,10 @@ type Reconciler struct {
 	// begun are pods that the cache may not show yet, hour the pulls that began within an hour.
 	begun map[types.NamespacedName]pull
 	hour  map[pullKey]pull
+	// sums are the bytes of the hour's pulls.
+	sums map[sum]int64
+	// counts are what metrics rise by once the status has been written: who reads an older one would count it again.
+	counts map[prometheus.Counter]float64
 }
 
 // pullKey identifies a pull on a node.
@@ -80,22 +85,37 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if !r.cluster.HasSynced() {
 		return ctrl.Result{RequeueAfter: time.Second}, nil
 	}
+	return r.reconcile(ctx, request.NamespacedName)
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, name types.NamespacedName) (ctrl.Result, error) {
 	object := &v1alpha1.ImagePrefetch{}
-	if err := r.client.Get(ctx, request.NamespacedName, object); err != nil || object.DeletionTimestamp != nil {
+	if err := r.client.Get(ctx, name, object); err != nil || object.DeletionTimestamp != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	before := object.Status.DeepCopy()
+	clear(r.counts)
 	again, err := r.work(ctx, object)
 	if err == nil && again < 0 {
-		return ctrl.Result{}, client.IgnoreNotFound(r.client.Delete(ctx, object))
+		return ctrl.Result{}, client.IgnoreNotFound(r.count(r.client.Delete(ctx, object)))
 	}
 	if !equality.Semantic.DeepEqual(before, &object.Status) {
-		err = errors.Join(err, client.IgnoreNotFound(r.client.Status().Update(ctx, object)))
+		err = errors.Join(err, client.IgnoreNotFound(r.count(r.client.Status().Update(ctx, object))))
 	}
 	if apierrors.IsConflict(err) { // the cache is behind
 		return ctrl.Result{RequeueAfter: time.Second}, nil
 	}
 	return ctrl.Result{RequeueAfter: again}, err
+}
+
+// count has the metrics rise unless there is an error, and returns that.
+func (r *Reconciler) count(err error) error {
+	for counter, by := range r.counts {
+		if err == nil {
+			counter.Add(by)
+		}
+	}
+	return err
 }
 
 // work does what is due, changes the status, and returns when to look again: 0 for never, less for an object that is to be
@@ -222,8 +242,8 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 			}
 			if !recorded && r.record(object, v1alpha1.PrefetchedNode{Name: node, Bytes: bytes, Seconds: int32(pullTime(pod).Seconds()), Time: pod.CreationTimestamp}) {
 				object.Status.BytesMoved += bytes
-				r.metrics.nodes.WithLabelValues(sourceOf(object)).Inc()
-				r.metrics.bytes.WithLabelValues(sourceOf(object)).Add(float64(bytes))
+				r.counts[r.metrics.nodes.WithLabelValues(sourceOf(object))]++
+				r.counts[r.metrics.bytes.WithLabelValues(sourceOf(object))] += float64(bytes)
 				r.event(object, corev1.EventTypeNormal, "Prefetched", fmt.Sprintf("node %s has pulled %d bytes", node, bytes))
 			}
 			if pod.DeletionTimestamp != nil || !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+pullTime(pod) {
@@ -287,7 +307,7 @@ func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message 
 		entry.Attempts = min(maxAttempts, last.Attempts+attempts)
 	}
 	r.record(object, entry)
-	r.metrics.failures.WithLabelValues(sourceOf(object)).Inc()
+	r.counts[r.metrics.failures.WithLabelValues(sourceOf(object))]++
 	if entry.Attempts == maxAttempts {
 		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", fmt.Sprintf("node %s: %s: %s", node, entry.Reason, entry.Message))
 	}
@@ -311,13 +331,22 @@ func (r *Reconciler) account(object *v1alpha1.ImagePrefetch, node string, bytes 
 	if _, known := r.hour[key]; known || r.clock.Since(began) >= time.Hour {
 		return
 	}
-	left := r.options.Budget.NamespaceBytesPerHour
-	for _, p := range r.hour {
-		if p.namespace == object.Namespace {
-			left -= p.bytes
-		}
+	left := r.options.Budget.NamespaceBytesPerHour - r.sums[sum{namespace: object.Namespace}]
+	if bytes = min(bytes, left); bytes > 0 {
+		r.hour[key] = pull{node, object.Namespace, sourceOf(object), bytes, began}
+		r.hour[key].addTo(r.sums, bytes)
 	}
-	r.hour[key] = pull{node, object.Namespace, sourceOf(object), min(bytes, left), began}
+}
+
+// dropOld drops the pulls that began more than an hour ago.
+func (r *Reconciler) dropOld(now time.Time) {
+	maps.DeleteFunc(r.hour, func(_ pullKey, p pull) bool {
+		old := now.Sub(p.began) > time.Hour
+		if old {
+			p.addTo(r.sums, -p.bytes)
+		}
+		return old
+	})
 }
 
 // judge finds out which nodes' bytes pods have used, and which were wasted.
@@ -333,8 +362,10 @@ func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, w *workloa
 		}
 		r.account(object, n.Name, n.Bytes, n.Time.Time)
 		before, old := *n, now.Sub(n.Time.Time) >= unusedAfter
+		var after time.Duration
 		if n.UsedBytes < n.Bytes && !old {
 			var err error
+			var used int64
 			switch {
 			case pods != nil:
 			case w != nil:
@@ -345,24 +376,25 @@ func (r *Reconciler) judge(object *v1alpha1.ImagePrefetch, t *target, w *workloa
 			if err != nil {
 				return err
 			}
-			n.UsedBytes = max(n.UsedBytes, usedBytes(n, t.images, pods, func(images []imageref.PodImage) int64 {
+			used, after = usedBytes(n, t.images, pods, func(images []imageref.PodImage) int64 {
 				key := strings.Join(names(images), " ")
 				if measured[key] == nil {
 					measured[key] = r.cluster.measure(images).total
 				}
 				return measured[key](n.Name)
-			}))
+			})
+			n.UsedBytes = max(n.UsedBytes, used)
 		}
 		n.Wasted = n.Wasted || n.UsedBytes < n.Bytes && (old || r.expired(object, now))
 		object.Status.BytesSaved += n.UsedBytes
 		newly := float64(n.UsedBytes - before.UsedBytes)
-		r.metrics.used.WithLabelValues(source).Add(newly)
+		r.counts[r.metrics.used.WithLabelValues(source)] += newly
 		if now.Sub(n.Time.Time) < time.Hour {
-			r.metrics.usedInHour.WithLabelValues(source).Add(newly)
+			r.counts[r.metrics.usedInHour.WithLabelValues(source)] += newly
 		}
-		r.metrics.seconds.WithLabelValues(source).Add(float64(n.Seconds) * newly / float64(n.Bytes))
+		r.counts[r.metrics.seconds.WithLabelValues(source)] += min(float64(n.Seconds), after.Seconds()) * newly / float64(n.Bytes)
 		if n.Wasted && !before.Wasted { // once, also after a restart
-			r.metrics.wasted.WithLabelValues(source).Add(float64(n.Bytes - n.UsedBytes))
+			r.counts[r.metrics.wasted.WithLabelValues(source)] += float64(n.Bytes - n.UsedBytes)
 		}
 	}
 	return nil
@@ -539,7 +571,7 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 	if err != nil {
 		return 0, err
 	}
-	maps.DeleteFunc(r.hour, func(_ pullKey, p pull) bool { return now.Sub(p.began) > time.Hour })
+	r.dropOld(now)
 	share, err := r.share(ctx, object)
 	if err != nil {
 		return 0, err
@@ -659,7 +691,7 @@ func (r *Reconciler) pull(ctx context.Context, object *v1alpha1.ImagePrefetch, t
 	if !diskAllows(node, n.has.missing, r.options.Budget.DiskShare) {
 		return &refusal{reason: "images would take more than --max-disk-share of its storage"}, nil
 	}
-	if no := r.options.Budget.allows(r.hour, *pulls, next, share); no != nil && no.never {
+	if no := r.options.Budget.allows(r.sums, *pulls, next, share); no != nil && no.never {
 		r.fail(object, n.name, "OverBudget", no.reason, metav1.NewTime(now), maxAttempts)
 		return nil, nil
 	} else if no != nil {

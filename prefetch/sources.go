@@ -249,18 +249,18 @@ func (s *sources) template(ctx context.Context, e cause) (again time.Duration, e
 	}
 	wanted := names(imageref.PulledByPod(&w.template))
 	old := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return containsAll(names(imageref.PulledByPod(&pod.Spec)), wanted) })
-	nodes, images := len(nodesOf(old)), strings.Join(wanted, " ")
+	nodes, images, now := len(nodesOf(old)), strings.Join(wanted, " "), s.clock.Now()
 	switch {
 	case len(wanted) == 0 || nodes == 0 || nodes == 1 && len(old) < len(pods):
 		return 0, nil
 	case nodes == 1 && last.images != images:
-		last = heldRollout{images, s.clock.Now()}
+		last = heldRollout{images, now}
 		fallthrough
-	case nodes == 1 && s.clock.Since(last.since) < holding:
+	case nodes == 1 && now.Sub(last.since) < holding:
 		s.held[e] = last
-		return holding - s.clock.Since(last.since), nil
+		return holding - now.Sub(last.since), nil
 	}
-	return 0, s.create(ctx, SourceTemplate, w, images, v1alpha1.ImagePrefetchSpec{MaxNodes: allButOne(nodes)})
+	return 0, s.create(ctx, SourceTemplate, w, images, v1alpha1.ImagePrefetchSpec{MaxNodes: allButOne(len(nodesOf(pods)))})
 }
 
 // allButOne returns how many of the nodes of a workload get an image: the last pod finds it where an earlier one is.
@@ -315,7 +315,10 @@ func (s *sources) tag(ctx context.Context, e cause) (time.Duration, error) {
 		slices.Sort(images)
 		images = slices.Compact(images)
 		pods, err := w.pods(s.cluster)
-		failed = append(failed, err, s.create(ctx, SourceTag, w, strings.Join(images, " "), v1alpha1.ImagePrefetchSpec{Images: images, MaxNodes: allButOne(len(nodesOf(pods)))}))
+		if err == nil && len(pods) > 0 {
+			err = s.create(ctx, SourceTag, w, strings.Join(images, " "), v1alpha1.ImagePrefetchSpec{Images: images, MaxNodes: allButOne(len(nodesOf(pods)))})
+		}
+		failed = append(failed, err)
 	}
 	return 0, errors.Join(failed...)
 }

@@ -77,9 +77,12 @@ func TestOneWorkloadStopsNoOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			builder := fake.NewClientBuilder().WithScheme(scheme(t))
-			for _, namespace := range []string{"a", "b", "c"} {
+			var pods []*corev1.Pod
+			for _, namespace := range []string{"a", "b", "c", "without-nodes"} {
 				builder.WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, deployment(namespace, "app", tag))
+				pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "app", Labels: map[string]string{"app": "app"}}, Spec: corev1.PodSpec{NodeName: "n1"}})
 			}
+			pods[3].Spec.NodeName = ""
 			api := interceptor.NewClient(builder.Build(), interceptor.Funcs{
 				Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
 					if object.GetNamespace() == "a" {
@@ -88,7 +91,7 @@ func TestOneWorkloadStopsNoOthers(t *testing.T) {
 					return c.Create(ctx, object, opts...)
 				},
 			})
-			r, err := newReconciler(api, clusterOf(), Options{})
+			r, err := newReconciler(api, clusterOf(pods...), Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,7 +139,8 @@ func TestNodesOfARollout(t *testing.T) {
 		want int // nodes; 0: no object
 	}{
 		"on three nodes":             {map[time.Duration][]*corev1.Pod{0: pods("n1", "n2", "n2", "n3")}, 2},
-		"on two, and a new one":      {map[time.Duration][]*corev1.Pod{0: pods("n1", "n2", "new n3")}, 1},
+		"on two, and a new one":      {map[time.Duration][]*corev1.Pod{0: pods("n1", "n2", "new n3")}, 2},
+		"half are new":               {map[time.Duration][]*corev1.Pod{0: pods("new n1", "new n2", "new n3", "n4", "n5", "n6")}, 5},
 		"on one, and a new one":      {map[time.Duration][]*corev1.Pod{0: pods("n1", "n1", "new n3")}, 0},
 		"on one, and soon a new one": {map[time.Duration][]*corev1.Pod{0: pods("n1"), holding: pods("n1", "new n1")}, 0},
 		"on one, too soon":           {map[time.Duration][]*corev1.Pod{0: pods("n1"), holding - 1: pods("n1")}, 0},
@@ -162,6 +166,35 @@ func TestNodesOfARollout(t *testing.T) {
 				t.Errorf("%+v, error %v, want %d nodes", all.Items, err, test.want)
 			}
 		})
+	}
+}
+
+// passing is a clock on which a second passes whenever it is read.
+type passing struct{ clocktesting.FakePassiveClock }
+
+func (c *passing) Now() time.Time {
+	c.SetTime(c.FakePassiveClock.Now().Add(time.Second))
+	return c.FakePassiveClock.Now()
+}
+
+func (c *passing) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+// TestHeldRolloutIsSeenAgain: also one that comes to be held while it is looked at.
+func TestHeldRolloutIsSeenAgain(t *testing.T) {
+	api := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(deployment("a", "app", "registry.example/app:2")).Build()
+	r, err := newReconciler(api, clusterOf(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "0", Labels: map[string]string{"app": "app"}},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:1"}}},
+	}), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := &passing{}
+	clock.SetTime(begin.Add(holding - 2*time.Second))
+	s, e := newSources(r, AutomaticSources), cause{SourceTemplate, schema.FromAPIVersionAndKind("apps/v1", "Deployment"), "a", "app"}
+	s.clock, s.held[e] = clock, heldRollout{"registry.example/app:2", begin}
+	if again, err := s.template(t.Context(), e); err != nil || again <= 0 {
+		t.Errorf("again after %s, error %v", again, err)
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -171,12 +173,18 @@ func (r *Reconciler) candidates(object *v1alpha1.ImagePrefetch, w *workload) (na
 }
 
 // usedBytes returns how many of the bytes that a node pulled are of images that pods there have used since; total is what images
-// have in all, 0 if that is not known.
-func usedBytes(n *v1alpha1.PrefetchedNode, images []imageref.PodImage, pods []*corev1.Pod, total func([]imageref.PodImage) int64) int64 {
+// have in all, 0 if that is not known. After is how long after the pull began the first of these pods was made.
+func usedBytes(
+	n *v1alpha1.PrefetchedNode, images []imageref.PodImage, pods []*corev1.Pod, total func([]imageref.PodImage) int64,
+) (bytes int64, after time.Duration) {
 	var there, used []imageref.PodImage
+	after = math.MaxInt64
 	for _, pod := range pods {
 		if pod.Spec.NodeName == n.Name && pod.Labels[v1alpha1.PrefetchPodLabel] == "" && !pod.CreationTimestamp.Before(&n.Time) {
-			there = append(there, imageref.OfPod(&pod.Spec)...)
+			of := imageref.OfPod(&pod.Spec)
+			if slices.ContainsFunc(images, func(image imageref.PodImage) bool { return uses(of, image.Name) }) {
+				there, after = append(there, of...), min(after, pod.CreationTimestamp.Sub(n.Time.Time))
+			}
 		}
 	}
 	for _, image := range images {
@@ -185,9 +193,9 @@ func usedBytes(n *v1alpha1.PrefetchedNode, images []imageref.PodImage, pods []*c
 		}
 	}
 	if len(used) == 0 || len(used) == len(images) {
-		return n.Bytes * int64(min(len(used), 1))
+		return n.Bytes * int64(min(len(used), 1)), after
 	}
-	return min(n.Bytes, cmp.Or(total(used), n.Bytes))
+	return min(n.Bytes, cmp.Or(total(used), n.Bytes)), after
 }
 
 // uses reports whether an image is among these, or one of the repository of a digest: what a tag that has moved points to.

@@ -154,6 +154,12 @@ func (w *world) policy(t *testing.T, image string) {
 			func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"-c"} },
 			func(p *corev1.Pod) { p.Spec.Containers[0].LivenessProbe = probe },
 			func(p *corev1.Pod) {
+				p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "AWS_ROLE_ARN", Value: "arn"}, {Name: "LD_PRELOAD", Value: "/images/image-0/evil.so"}}
+			},
+			func(p *corev1.Pod) {
+				p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{Prefix: "LD_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "a"}}}}
+			},
+			func(p *corev1.Pod) {
 				p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}
 			},
 			func(p *corev1.Pod) {
