@@ -221,7 +221,7 @@ func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, ou
 	if out.written > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", out.written))
 	}
-	answer, err := transport.RoundTrip(request)
+	answer, err := transport.RoundTrip(request) //nolint:bodyclose // closed below
 	if err != nil {
 		return err
 	}

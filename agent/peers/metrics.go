@@ -24,7 +24,7 @@ type metrics struct {
 }
 
 // NewMetrics registers the metrics.
-func NewMetrics(registry prometheus.Registerer) *metrics { //nolint:revive // for this package's own types
+func NewMetrics(registry prometheus.Registerer) *metrics {
 	const namespace, subsystem = "layerlocality", "peers"
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help})

@@ -67,7 +67,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: s, TLSConfig: config, ReadHeaderTimeout: handshakeTime, ReadTimeout: handshakeTime, IdleTimeout: handshakeTime,
 		MaxHeaderBytes: 8 << 10, BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog: log.New(quiet{}, "", 0), DisableGeneralOptionsHandler: true,
+		ErrorLog: log.New(quiet{}, "", 0), DisableGeneralOptionsHandler: true, //nolint:forbidigo // it prints nothing
 	}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	err := server.ServeTLS(&bounded{Listener: listener, places: make(chan struct{}, maxConnections)}, "", "")
