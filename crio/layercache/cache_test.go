@@ -151,9 +151,10 @@ func TestKeepNothingElse(t *testing.T) {
 	none.Keep(file, layer)
 }
 
-// What a process before left half done goes; what it kept stays.
-func TestOpenAfterACrash(t *testing.T) {
-	c := folderOf(t, 1<<20)
+// keepTwo has the cache keep a layer, which it returns, and another one that is not checked yet.
+func keepTwo(t *testing.T, c *Cache) digest.Digest {
+	t.Helper()
+
 	file, layer := pulled(t, []byte("layer"))
 	c.Keep(file, layer)
 	c.checkAll()
@@ -164,6 +165,14 @@ func TestOpenAfterACrash(t *testing.T) {
 	if got := names(t, c); len(got) != 2 {
 		t.Fatalf("before: %q", got)
 	}
+
+	return layer
+}
+
+// What a process before left half done goes; what it kept stays.
+func TestOpenAfterACrash(t *testing.T) {
+	c := folderOf(t, 1<<20)
+	layer := keepTwo(t, c)
 
 	if _, err := open(c.folder); err != nil {
 		t.Fatal(err)
@@ -252,15 +261,7 @@ func TestRemove(t *testing.T) {
 	}
 
 	c.allowed = func(int64) (int64, error) { return 1 << 20, nil }
-	file, layer := pulled(t, []byte("a layer"))
-	c.Keep(file, layer)
-	c.checkAll()
-	other, unchecked := pulled(t, []byte("another"))
-	c.Keep(other, unchecked)
-
-	if got := names(t, c); len(got) != 2 {
-		t.Fatalf("%q", got)
-	}
+	keepTwo(t, c)
 
 	if err := Remove(root); err != nil {
 		t.Fatal(err)

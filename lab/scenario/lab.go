@@ -31,10 +31,10 @@ import (
 type Lab struct {
 	Cluster *cluster.Cluster
 	Client  kubernetes.Interface
+	// Objects is a client of this project's resources.
+	Objects client.Client
 	// secure connects to servers of the control plane with an admin's rights.
 	secure *http.Client
-	// objects is the client for this project's resources.
-	objects client.Client
 	// rater is the URL of the program that Rate asks, empty for the cluster's scheduler, and
 	// profile its profile.
 	rater, profile string
@@ -59,7 +59,7 @@ func NewLab(c *cluster.Cluster) (*Lab, error) {
 		return nil, err
 	}
 	kube, err := kubernetes.NewForConfigAndClient(config, secure)
-	return &Lab{Cluster: c, Client: kube, secure: secure, objects: objects, profile: Layers}, err
+	return &Lab{Cluster: c, Client: kube, Objects: objects, secure: secure, profile: Layers}, err
 }
 
 // RateWith has Rate, and all that waits for its answer, ask a profile of another program

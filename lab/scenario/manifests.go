@@ -57,7 +57,7 @@ func (l *Lab) Announce(ctx context.Context, pod Pod, more ...string) error {
 // it.
 func (l *Lab) Manifest(ctx context.Context, reference string) (*v1alpha1.ImageManifest, error) {
 	var list v1alpha1.ImageManifestList
-	if err := l.objects.List(ctx, &list); err != nil {
+	if err := l.Objects.List(ctx, &list); err != nil {
 		return nil, err
 	}
 	i := slices.IndexFunc(list.Items, func(m v1alpha1.ImageManifest) bool {
@@ -76,7 +76,7 @@ func (l *Lab) RemoveManifests(ctx context.Context) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	return l.objects.DeleteAllOf(ctx, &v1alpha1.ImageManifest{})
+	return l.Objects.DeleteAllOf(ctx, &v1alpha1.ImageManifest{})
 }
 
 // Resolved waits until ImageManifests have the layers of the references.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -38,10 +37,9 @@ const (
 )
 
 var (
-	c       *cluster.Cluster
-	lab     *scenario.Lab
-	objects client.Client
-	must    = testkit.Must
+	c    *cluster.Cluster
+	lab  *scenario.Lab
+	must = testkit.Must
 )
 
 func TestMain(m *testing.M) {
@@ -81,17 +79,6 @@ func shrink(ctx context.Context) error {
 // install installs layer-agent as a user does, but for the times.
 func install(ctx context.Context) (err error) {
 	if lab, err = scenario.NewLab(c); err != nil {
-		return err
-	}
-	config, err := c.RESTConfig()
-	if err != nil {
-		return err
-	}
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return err
-	}
-	if objects, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
 	image, err := scenario.PushProgram(ctx, c, root, scenario.Agent)
@@ -139,7 +126,7 @@ func serves(t *testing.T, node string, image *images.Pushed) {
 	t.Helper()
 	livetest.Eventually(t, within, node+" serves "+image.Reference, func(ctx context.Context) error {
 		var of v1alpha1.NodeLayers
-		if err := objects.Get(ctx, client.ObjectKey{Name: node}, &of); err != nil {
+		if err := lab.Objects.Get(ctx, client.ObjectKey{Name: node}, &of); err != nil {
 			return err
 		}
 		if of.Spec.Peer == nil {
