@@ -25,11 +25,12 @@ demos_fail() {
   return 1
 }
 
-# demos_within SECONDS COMMAND...: repeats it until it succeeds; fails after that time.
+# demos_within SECONDS COMMAND...: repeats it until it succeeds; fails after that time, with what
+# the last try printed.
 demos_within() {
-  local end=$((SECONDS + $1))
-  until "${@:2}"; do
-    [ "$SECONDS" -lt "$end" ] || demos_fail "not within $1 s: ${*:2}" || return
+  local end=$((SECONDS + $1)) printed
+  until printed=$("${@:2}" 2>&1); do
+    [ "$SECONDS" -lt "$end" ] || demos_fail "not within $1 s: ${*:2}: $printed" || return
     sleep 1
   done
 }
@@ -49,7 +50,10 @@ pull() {
   done
 }
 
-demos_removed() { on "$1" crictl rmi "$2" >/dev/null 2>&1 || ! on "$1" crictl inspecti -q "$2" >/dev/null 2>&1; }
+# demos_removed NODE IMAGE: removes an image, and fails with the containers while they use it.
+demos_removed() {
+  on "$1" crictl rmi "$2" || ! on "$1" crictl inspecti -q "$2" >/dev/null 2>&1 || { on "$1" crictl ps -a; false; }
+}
 
 forget() {
   local node image

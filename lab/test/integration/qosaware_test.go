@@ -457,8 +457,10 @@ func TestQosAwareTells(t *testing.T) {
 	c.node("n1", 1)
 	stop := c.schedule(promising(patient()))
 	defer stop()
-	c.pod("first", "0.9")
+	first := c.pod("first", "0.9")
 	c.isPlaced("first")
+	// The older workload is admitted, and creation times have whole seconds.
+	time.Sleep(time.Until(first.CreationTimestamp.Add(time.Second)))
 	second := c.pod("second", "0.9")
 	c.cannotBePlaced(second)
 	told := func(want v1.ConditionStatus, reason, message string) {
