@@ -58,8 +58,8 @@ demos_removed() {
 forget() {
   local node image
   for image in "$@"; do
-    # A container that is just being removed still uses its image.
-    for node in "$A" "$B"; do demos_within 60 demos_removed "$node" "$image" || return; done
+    # A container that ended still uses its image. The kubelet may leave one to its ContainerGCPeriod, a minute.
+    for node in "$A" "$B"; do demos_within 150 demos_removed "$node" "$image" || return; done
   done
 }
 
