@@ -52,7 +52,10 @@ pull() {
 
 # demos_removed NODE IMAGE: removes an image, and fails with the containers while they use it.
 demos_removed() {
-  on "$1" crictl rmi "$2" || ! on "$1" crictl inspecti -q "$2" >/dev/null 2>&1 || { on "$1" crictl ps -a; false; }
+  on "$1" crictl rmi "$2" || ! on "$1" crictl inspecti -q "$2" >/dev/null 2>&1 || {
+    on "$1" crictl ps -a
+    false
+  }
 }
 
 forget() {
