@@ -167,9 +167,8 @@ func sleep(ctx context.Context, d time.Duration) {
 // pod is one that was created.
 type pod struct {
 	waits
-	counterpart string
-	life        time.Duration
-	gone        bool
+	life time.Duration
+	gone bool
 }
 
 // schedulers are the two profiles that are compared, by the letter in the names of their pods.
@@ -184,7 +183,7 @@ func (x *chaos) create(ctx context.Context, total int64) {
 		if random.IntN(2) == 0 {
 			order = []string{"s", "l"}
 		}
-		for i, letter := range order {
+		for _, letter := range order {
 			name := fmt.Sprint(letter, n)
 			err := poll.Until(ctx, time.Second, settled, func(ctx context.Context) error {
 				err := x.lab.Submit(ctx, scenario.Pod{Name: name, Image: image, Scheduler: schedulers[letter]})
@@ -201,7 +200,7 @@ func (x *chaos) create(ctx context.Context, total int64) {
 				return
 			}
 			x.podsMu.Lock()
-			x.pods[name] = &pod{life: life, counterpart: fmt.Sprint(order[1-i], n)}
+			x.pods[name] = &pod{life: life}
 			x.podsMu.Unlock()
 		}
 	}
@@ -281,12 +280,12 @@ func (x *chaos) waited(bound time.Duration) string {
 		if !p.ready.IsZero() {
 			ready[name[:1]] = append(ready[name[:1]], p.ready.Sub(p.created).Seconds())
 		}
-		counterpart := x.pods[p.counterpart]
+		counterpart := x.pods["s"+name[1:]]
 		if name[0] != 'l' || counterpart == nil {
 			continue
 		}
 		if late := p.late(counterpart.waits, bound, &x.outages, controlPlane...); late > 0 {
-			x.add("late "+name, "%s was placed %s later than %s, and the bound", name, late, p.counterpart)
+			x.add("late "+name, "%s was placed %s later than its counterpart, and the bound", name, late)
 		}
 	}
 	text := "seconds until pods were placed, and ready:\nprofile         pods  median  99 %   most  median  99 %   most\n"

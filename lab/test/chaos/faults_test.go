@@ -39,14 +39,12 @@ type faults struct {
 	*chaos
 	all       []fault
 	processes []*cluster.Process
-	mu        sync.Mutex
-	broken    map[string]bool
 	// caused is how often each was caused, and ended how often a component ended that was not killed.
 	caused, ended map[string]int
 }
 
 func newFaults(x *chaos) *faults {
-	f := &faults{chaos: x, broken: map[string]bool{}, caused: map[string]int{}, ended: map[string]int{}}
+	f := &faults{chaos: x, caused: map[string]int{}, ended: map[string]int{}}
 	f.processes = []*cluster.Process{x.c.Etcd(), x.c.APIServer(), x.c.ControllerManager(), x.c.Scheduler(), x.c.Addon(addons.LayerResolver)}
 	for _, node := range x.c.Nodes() {
 		f.processes = append(f.processes, node.Kubelet(), node.Runtime())
@@ -152,34 +150,17 @@ func (f *faults) run(run context.Context) {
 		if run.Err() != nil {
 			return
 		}
-		if end, free := f.take(next.what); free {
+		if end, works := f.begin(next.what, time.Now()); works {
 			f.caused[next.what]++
 			f.t.Logf("%4.0f s: %s, for %s", time.Since(f.began).Seconds(), next.what, lasts.Round(time.Second))
 			group.Go(func() {
-				defer end()
+				defer func() { end(time.Now()) }()
 				if err := next.cause(run, lasts); err != nil {
 					f.add("fault "+next.what, "%s: %v", next.what, err)
 				}
 			})
 		}
 	}
-}
-
-// take notes that something is broken, unless it is.
-func (f *faults) take(what string) (end func(), free bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.broken[what] {
-		return nil, false
-	}
-	f.broken[what] = true
-	over := f.begin(what, time.Now())
-	return func() {
-		over(time.Now())
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.broken, what)
-	}, true
 }
 
 // again starts a component until it runs: it may need another one that is killed.
@@ -199,8 +180,8 @@ func (f *faults) keepRunning(ctx context.Context) {
 			if p.PID() != 0 {
 				continue
 			}
-			end, free := f.take(p.Name())
-			if !free {
+			end, works := f.begin(p.Name(), time.Now())
+			if !works {
 				continue // it was killed
 			}
 			f.t.Logf("%4.0f s: %s has ended", time.Since(f.began).Seconds(), p.Name())
@@ -208,7 +189,7 @@ func (f *faults) keepRunning(ctx context.Context) {
 			if err := f.again(p); err != nil {
 				f.add("again "+p.Name(), "%s: %v", p.Name(), err)
 			}
-			end()
+			end(time.Now())
 		}
 	}
 }

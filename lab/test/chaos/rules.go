@@ -54,17 +54,20 @@ type outages struct {
 	all []outage
 }
 
-// begin notes that something does not work, until end is called.
-func (o *outages) begin(what string, now time.Time) (end func(time.Time)) {
+// begin notes that something does not work, until end is called; works is false if it did not work before.
+func (o *outages) begin(what string, now time.Time) (end func(time.Time), works bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if slices.ContainsFunc(o.all, func(each outage) bool { return each.what == what && each.to.IsZero() }) {
+		return nil, false
+	}
 	at := len(o.all)
 	o.all = append(o.all, outage{what: what, from: now})
 	return func(now time.Time) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.all[at].to = now
-	}
+	}, true
 }
 
 // during returns for how long one of these did not work between two times; several at once count more than once.

@@ -10,12 +10,22 @@ import (
 
 func at(seconds int) time.Time { return time.Unix(int64(seconds), 0) }
 
+func add(o *outages, what string, from, to int) {
+	end, _ := o.begin(what, at(from))
+	end(at(to))
+}
+
 func TestOutages(t *testing.T) {
 	var o outages
-	o.begin("etcd", at(10))(at(20))
-	o.begin("n1 kubelet", at(0))(at(100))
-	o.begin("etcd", at(30))
-	o.begin("n1 images", at(15))(at(15))
+	add(&o, "etcd", 10, 20)
+	add(&o, "n1 kubelet", 0, 100)
+	add(&o, "n1 images", 15, 15)
+	if _, works := o.begin("etcd", at(30)); !works {
+		t.Error("etcd was broken before")
+	}
+	if _, works := o.begin("etcd", at(35)); works {
+		t.Error("etcd is broken twice")
+	}
 	for _, test := range []struct {
 		from, to int
 		what     string
@@ -60,7 +70,7 @@ func TestSeen(t *testing.T) {
 
 func TestLate(t *testing.T) {
 	var o outages
-	o.begin("etcd", at(100))(at(120))
+	add(&o, "etcd", 100, 120)
 	for _, test := range []struct {
 		created, ours, stock int
 		want                 time.Duration
