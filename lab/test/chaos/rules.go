@@ -17,7 +17,7 @@ import (
 //   - a pod is placed no later than its counterpart, by the bound; and among pods that are ready after the longest time,
 //     one of a hundred, the same holds
 //   - the scheduler's index has for each node what one has that is built from the API
-//   - the memory of a program in the last quarter is at most a tenth above that in the second
+//   - the memory of a program in the last quarter is at most a tenth above that in the second.
 const (
 	grace   = time.Minute
 	growth  = 1.1
