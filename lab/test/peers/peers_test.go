@@ -63,13 +63,7 @@ func TestMain(m *testing.M) {
 // a quarter is free.
 func shrink(ctx context.Context) error {
 	for _, node := range c.Nodes() {
-		if err := node.Runtime().Stop(ctx); err != nil {
-			return err
-		}
-		if _, err := node.Exec(ctx, "mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", "/var/lib/containers/storage"); err != nil {
-			return err
-		}
-		if err := node.Runtime().Start(ctx); err != nil {
+		if err := livetest.SmallStorage(ctx, node, 2<<30); err != nil {
 			return err
 		}
 	}
