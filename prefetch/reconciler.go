@@ -221,7 +221,7 @@ func (r *Reconciler) podsOf(ctx context.Context, object *v1alpha1.ImagePrefetch,
 	return own, nil
 }
 
-// observe takes over what became of the pods of an object, and ends those that are done. It returns the nodes that pull.
+// observe takes over what became of the pods of an object, and ends those of which the status has that. It returns the nodes that pull.
 func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch, t *target, pods []*corev1.Pod) (active map[string]bool, err error) {
 	active = map[string]bool{}
 	now := r.clock.Now()
@@ -236,21 +236,22 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 		case is == pulling && pod.DeletionTimestamp == nil:
 			active[node] = true
 			continue
-		case is == pulled:
+		case is == pulled && !recorded:
 			if total := r.cluster.measure(t.images).total(node); total > 0 {
 				bytes = min(bytes, total) // more was assumed of an image of which nothing was known
 			}
-			if !recorded && r.record(object, v1alpha1.PrefetchedNode{Name: node, Bytes: bytes, Seconds: int32(pullTime(pod).Seconds()), Time: pod.CreationTimestamp}) {
+			if r.record(object, v1alpha1.PrefetchedNode{Name: node, Bytes: bytes, Seconds: int32(pullTime(pod).Seconds()), Time: pod.CreationTimestamp}) {
 				object.Status.BytesMoved += bytes
 				r.counts[r.metrics.nodes.WithLabelValues(sourceOf(object))]++
 				r.counts[r.metrics.bytes.WithLabelValues(sourceOf(object))] += float64(bytes)
 				r.event(object, corev1.EventTypeNormal, "Prefetched", fmt.Sprintf("node %s has pulled %d bytes", node, bytes))
+				continue // the pod ends once that is written
 			}
-			if pod.DeletionTimestamp != nil || !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+pullTime(pod) {
-				continue
-			}
+		case is == pulled && !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+pullTime(pod):
+			continue
 		case is == failed && !recorded:
 			r.fail(object, node, reason, message, pod.CreationTimestamp, 1)
+			continue // the same
 		}
 		if err := r.end(ctx, pod); err != nil {
 			return nil, err
@@ -635,7 +636,7 @@ func (r *Reconciler) advance(ctx context.Context, object *v1alpha1.ImagePrefetch
 // take. A tenant may make any number of pods in the name of its object, for all nodes, that no scheduler places.
 func (r *Reconciler) active(ctx context.Context, now time.Time) (pulls []pull, err error) {
 	var all corev1.PodList
-	if err := r.client.List(ctx, &all, client.HasLabels{v1alpha1.PrefetchPodLabel}); err != nil {
+	if err := r.client.List(ctx, &all, client.HasLabels{v1alpha1.PrefetchPodLabel}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
 	for i := range all.Items {

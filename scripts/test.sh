@@ -145,7 +145,7 @@ step_integration() {
   scripts/install-deps.sh prometheus &&
     scripts/build.sh tools etcd helm patched kube-apiserver kube-scheduler kubectl-layers stock kube-apiserver kube-scheduler || return 1
   workspace integration-kubectl -tags integration -count=1 ./lab/test/kubectl/... || status=1
-  workspace integration-resolver -tags integration -count=1 ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./cmd/layer-prefetcher/... ./lab/test/deploy/chart/... ./lab/test/oldserver/... || status=1
+  workspace integration-resolver -tags integration -count=1 -timeout 30m ./resolver/... ./cmd/layer-resolver/... ./cmd/layer-agent/... ./cmd/layer-prefetcher/... ./lab/test/deploy/chart/... ./lab/test/oldserver/... || status=1
   workspace integration-scheduler -tags integration -count=1 ./lab/test/integration/... || status=1
   if [ -n "$FULL" ]; then upstream_preemption || status=1; fi
   lab/dashboards/schema/fetch.sh >/dev/null &&

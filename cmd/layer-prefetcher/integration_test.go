@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -26,8 +28,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
@@ -56,7 +60,7 @@ var must = testkit.Must
 // service account.
 type world struct {
 	*testing.T
-	api       client.Client
+	api       client.WithWatch
 	account   string // kubeconfig file
 	manifests []*v1alpha1.ImageManifest
 
@@ -78,7 +82,7 @@ func newWorld(t *testing.T, audit string) *world {
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, v1alpha1.AddToScheme(scheme))
-	api, err := client.New(plane.Config, client.Options{Scheme: scheme})
+	api, err := client.NewWithWatch(plane.Config, client.Options{Scheme: scheme})
 	must(t, err)
 	w := &world{T: t, api: api, held: map[string]bool{}, refused: map[string]bool{}}
 	for _, resource := range shipped(t).Resources() {
@@ -275,7 +279,12 @@ func arguments(t *testing.T) []string {
 
 func (w *world) eventually(what string, check func() error) {
 	w.Helper()
-	if err := poll.Until(w.Context(), 50*time.Millisecond, time.Minute, func(context.Context) error { return check() }); err != nil {
+	w.within(time.Minute, what, check)
+}
+
+func (w *world) within(limit time.Duration, what string, check func() error) {
+	w.Helper()
+	if err := poll.Until(w.Context(), 50*time.Millisecond, limit, func(context.Context) error { return check() }); err != nil {
 		w.Fatalf("%s: %v", what, err)
 	}
 }
@@ -774,50 +783,134 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// TestManyRollouts: however many workloads are rolled at once, no more pods pull than flags allow, and all of the workloads have their turn.
+// follower has what pods that pull ever were, as the apiserver has it.
+type follower struct {
+	mu sync.Mutex
+	// pull are the pods whose nodes pull, made counts those of each object.
+	pull map[types.UID]corev1.Pod
+	made map[types.UID]int
+	// most are the largest numbers of pods that pulled at a time: in all, on a node, and of a namespace.
+	most [3]int
+}
+
+// follow follows the pods that pull until the test ends.
+func (w *world) follow() *follower {
+	w.Helper()
+	f := &follower{pull: map[types.UID]corev1.Pod{}, made: map[types.UID]int{}}
+	pods, err := w.api.Watch(w.Context(), &corev1.PodList{}, client.HasLabels{v1alpha1.PrefetchPodLabel})
+	must(w.T, err)
+	w.Cleanup(pods.Stop)
+	go func() {
+		for event := range pods.ResultChan() {
+			if pod, ok := event.Object.(*corev1.Pod); ok {
+				f.see(event.Type, pod)
+			}
+		}
+	}()
+	return f
+}
+
+func (f *follower) see(change watch.EventType, pod *corev1.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if change == watch.Added {
+		f.made[metav1.GetControllerOf(pod).UID]++
+		f.pull[pod.UID] = *pod
+	}
+	if change == watch.Deleted || len(pod.Status.ContainerStatuses) > 0 {
+		delete(f.pull, pod.UID)
+	}
+	ofNode, ofNamespace := map[string]int{}, map[string]int{}
+	for _, p := range f.pull {
+		node := p.Annotations[v1alpha1.PrefetchNodeAnnotation]
+		ofNode[node]++
+		ofNamespace[p.Namespace]++
+		f.most = [3]int{max(f.most[0], len(f.pull)), max(f.most[1], ofNode[node]), max(f.most[2], ofNamespace[p.Namespace])}
+	}
+}
+
+// TestManyRollouts: 500 workloads are rolled at once, and the leader is killed in the middle of that. No more pods pull at a time than flags
+// allow, each workload has its turn, once, and no pod is left.
 func TestManyRollouts(t *testing.T) {
 	w := newWorld(t, "")
-	const registry, workloads, most = "registry.example.com/", 60, 5
+	const (
+		registry                     = "registry.example.com/"
+		workloads, namespaces, nodes = 500, 4, 10
+		most, mostOfNamespace        = 6, 2 // which some namespace then has
+		long                         = 12 * time.Minute
+	)
 	w.image(registry+"app:1", map[string]int64{"base": 60_000_000})
-	for i := range 8 {
-		w.node("n"+strconv.Itoa(i), registry+"app:1")
+	node := func(i int) string { return "n" + strconv.Itoa(i%nodes) }
+	for i := range nodes {
+		w.node(node(i), registry+"app:1")
 	}
 	for i := range workloads {
 		image := fmt.Sprintf("%sapp-%d:2", registry, i)
 		w.image(image, map[string]int64{"base": 60_000_000, image: 1_000_000})
-		namespace := "ns" + strconv.Itoa(i%4)
-		if i < 4 {
+		namespace := "ns" + strconv.Itoa(i%namespaces)
+		if i < namespaces {
 			w.namespace(namespace, nil)
 		}
-		w.deployment(namespace, "app"+strconv.Itoa(i), image, registry+"app:1", "", "n"+strconv.Itoa(i%8))
+		w.deployment(namespace, "app"+strconv.Itoa(i), image, registry+"app:1", "", node(i), node(i+1))
 	}
-	w.kubelets()
-	w.run("--sources=template", "--max-pods="+strconv.Itoa(most))
-	w.eventually("all end", func() error {
-		var goOn int
-		for _, pod := range w.pulls() {
-			if len(pod.Status.ContainerStatuses) == 0 {
-				goOn++
-			} else {
-				w.report(pod.Spec.NodeName, pod.Spec.Volumes[0].Image.Reference)
-			}
-		}
-		if goOn > most {
-			return poll.Permanent(fmt.Errorf("%d pods pull at a time", goOn))
-		}
-		ended := 0
-		for i := range 4 {
-			for _, o := range w.prefetches("ns" + strconv.Itoa(i)) {
-				if state(&o) == v1alpha1.ReasonComplete && o.Status.BytesMoved == 1_000_000 {
-					ended++
-				}
-			}
-		}
-		if ended != workloads {
-			return fmt.Errorf("%d of %d", ended, workloads)
+	seen := w.follow()
+	args := []string{"--sources=template", "--max-pods=" + strconv.Itoa(most), "--max-pods-per-namespace=" + strconv.Itoa(mostOfNamespace)}
+	kill := w.run(args...)
+	w.eventually("the first leads", func() error {
+		return w.api.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: "layer-prefetcher"}, &coordinationv1.Lease{})
+	})
+	w.run(args...)
+	w.within(long, "as many pull as may", func() error {
+		switch n := len(w.pulls()); {
+		case n > most:
+			return poll.Permanent(fmt.Errorf("%d", n))
+		case n < most:
+			return fmt.Errorf("%d", n)
 		}
 		return nil
 	})
+	w.kubelets()
+	reported, killed := map[types.UID]bool{}, 0
+	w.within(long, "all end", func() error {
+		for _, pod := range w.pulls() {
+			if len(pod.Status.ContainerStatuses) > 0 && !reported[pod.UID] {
+				w.report(pod.Spec.NodeName, pod.Spec.Volumes[0].Image.Reference)
+				reported[pod.UID] = true
+			}
+		}
+		var all v1alpha1.ImagePrefetchList
+		if err := w.api.List(t.Context(), &all); err != nil {
+			return err
+		}
+		ended := 0
+		for i := range all.Items {
+			o := &all.Items[i]
+			if o.Status.CompletionTime == nil {
+				continue
+			}
+			if state(o) != v1alpha1.ReasonComplete || o.Status.BytesMoved != 1_000_000 || o.Status.NodesReady != 1 {
+				return poll.Permanent(fmt.Errorf("%s/%s: %+v", o.Namespace, o.Name, o.Status))
+			}
+			ended++
+		}
+		if killed == 0 && ended >= workloads/3 {
+			kill()
+			killed = ended
+		}
+		if ended < workloads {
+			return fmt.Errorf("%d of %d", ended, workloads)
+		}
+		return none(w.pulls())
+	})
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	if want := [3]int{most, 1, mostOfNamespace}; seen.most != want || killed == 0 || killed == workloads {
+		t.Errorf("%v pods pulled at a time, in all, on a node and of a namespace, want %v; the leader was killed after %d", seen.most, want, killed)
+	}
+	twice := slices.ContainsFunc(slices.Collect(maps.Values(seen.made)), func(pods int) bool { return pods != 1 })
+	if len(seen.made) != workloads || twice {
+		t.Errorf("%d objects had pods, want %d with one each: %v", len(seen.made), workloads, seen.made)
+	}
 }
 
 // rollouts is a kind as Argo Rollouts has it.

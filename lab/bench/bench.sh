@@ -25,8 +25,8 @@ list() {
   kubectl-layers kubectl layers on 5,000 NodeLayers, 2,000 ImageManifests, 50,000 pods: seconds, memory (NODES=5000)
   startup        start-up of pods, bytes and balance on four slow nodes, beside the default profile and the
                  simulator; root (BURSTS=4, after fewer pods, in six rounds)
-  prefetch       start-up of new pods in a rolling update on four slow nodes: default profile, LayerLocality, and
-                 with layer-prefetcher; root
+  prefetch       start-up of new pods in rolling updates on four slow nodes, after a moved tag and with another
+                 template: default profile, LayerLocality, and with layer-prefetcher; root
   qos            what workloads get of what they were promised, with priorities and with QosAware; 45 minutes,
                  root (SCALE=6, MINUTES=5)
 EOF

@@ -1,23 +1,24 @@
-// Package prefetch measures on a real cluster what layer-prefetcher is worth for a rolling update: how soon each new pod is
-// ready, and what nodes pull for that. kube-scheduler's default profile, the recommended one, and that one with layer-prefetcher
-// take turns, each time on nodes without images.
+// Package prefetch measures on a real cluster what layer-prefetcher is worth for two rolling updates: how soon each new pod is
+// ready, and what nodes pull for that. No two new pods run on one node. kube-scheduler's default profile, the recommended one, and
+// that one with layer-prefetcher take turns, each time on nodes without images.
 package prefetch
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	watchtools "k8s.io/client-go/tools/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 	"github.com/layer-locality/layer-locality/lab/bench"
@@ -36,9 +37,11 @@ type Config struct {
 	Nodes     int    `json:"nodes"`
 	Bandwidth uint64 `json:"bandwidth"`
 	Replicas  int32  `json:"replicas"`
-	// BaseBytes are in both versions of the image, OwnBytes in one.
+	// BaseBytes are in all versions of the image, OwnBytes in one.
 	BaseBytes int64 `json:"baseBytes"`
 	OwnBytes  int64 `json:"ownBytes"`
+	// Lead is how long a moved tag is known before the pods restart.
+	Lead time.Duration `json:"lead"`
 	// LogDir gets the logs of the clusters' components, in a folder for each run.
 	LogDir string `json:"-"`
 }
@@ -56,10 +59,25 @@ const (
 // Sides are all of them, in the order of the first round.
 var Sides = []Side{Stock, Ours, Prefetch}
 
+// Update is how pods get another version, and the source of layer-prefetcher that it is for.
+type Update string
+
+// The updates.
+const (
+	// MovedTag: the image's tag moves, Lead later the pods restart.
+	MovedTag Update = "tag"
+	// NewTemplate: the template names another image.
+	NewTemplate Update = "template"
+)
+
+// Updates are all of them, in their order on a cluster.
+var Updates = []Update{MovedTag, NewTemplate}
+
 // Turn is one rolling update.
 type Turn struct {
-	Round int  `json:"round"`
-	Side  Side `json:"side"`
+	Round  int    `json:"round"`
+	Side   Side   `json:"side"`
+	Update Update `json:"update"`
 	// Startups are the seconds from when each new pod was there until it was ready.
 	Startups []float64 `json:"startups"`
 	// Nodes has the bytes that each node pulled for the update.
@@ -78,39 +96,43 @@ type Result struct {
 
 const (
 	app = "rolling"
+	// version is the annotation of a pod that has the update which made it.
+	version = "version"
 	// within is how long all pods of a version have to become ready.
 	within = 10 * time.Minute
 )
 
 // Run rolls on clusters that it starts and removes, one after the other.
 func Run(ctx context.Context, c Config) (*Result, error) {
-	if c.Rounds < 1 || c.Nodes < 1 || c.Replicas < 1 || c.Bandwidth == 0 || c.OwnBytes < 1 {
-		return nil, fmt.Errorf("%d rounds, %d nodes, %d replicas, %d bits per second, %d bytes: want at least one of each", c.Rounds, c.Nodes, c.Replicas, c.Bandwidth, c.OwnBytes)
+	if c.Rounds < 1 || c.Nodes < 2 || c.Replicas < 2 || int(c.Replicas) > c.Nodes || c.Bandwidth == 0 || c.OwnBytes < 1 {
+		return nil, fmt.Errorf("%d rounds, %d nodes, %d replicas, %d bits per second, %d bytes: want at least one of each, and two replicas on as many nodes", c.Rounds, c.Nodes, c.Replicas, c.Bandwidth, c.OwnBytes)
 	}
 	result := &Result{Config: c, Started: time.Now().UTC().Truncate(time.Second)}
 	for round := range c.Rounds {
 		for _, side := range bench.InTurns(round, Sides) {
-			turn, err := c.run(ctx, round+1, side)
+			turns, err := c.run(ctx, round+1, side)
 			if err != nil {
-				return result, fmt.Errorf("round %d, %s: %w", round+1, side, err)
+				return result, fmt.Errorf("round %d, %s: %w; see %s", round+1, side, err, c.LogDir)
 			}
-			result.Runs = append(result.Runs, *turn)
+			result.Runs = append(result.Runs, turns...)
 		}
 	}
 	return result, nil
 }
 
-func (c *Config) run(ctx context.Context, round int, side Side) (_ *Turn, err error) {
+// run makes all updates on a new cluster.
+func (c *Config) run(ctx context.Context, round int, side Side) (turns []Turn, err error) {
 	logDir, err := filepath.Abs(filepath.Join(c.LogDir, fmt.Sprintf("%d-%s", round, side)))
 	if err != nil {
 		return nil, err
 	}
-	profile, more := scenario.Recommended(scenario.Layers, nil), []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*"}})}
+	resolver := addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*", "--tag-ttl=10s"}})
+	profile, more := scenario.Recommended(scenario.Layers, nil), []cluster.Addon{resolver}
 	switch side {
 	case Stock:
 		profile, more = map[string]any{"schedulerName": scenario.Stock}, nil
 	case Prefetch:
-		more = append(more, addons.Prefetcher(cluster.Component{Args: []string{"--sources=template"}}))
+		more = append(more, addons.Prefetcher(cluster.Component{Args: []string{"--sources=tag,template"}}))
 	}
 	c.Logf("round %d, %s: starting %d nodes", round, side, c.Nodes)
 	lab, running, stop, err := scenario.StartCluster(ctx, cluster.Config{
@@ -121,51 +143,110 @@ func (c *Config) run(ctx context.Context, round int, side Side) (_ *Turn, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	var versions [2]*images.Pushed
-	for i := range versions {
-		if versions[i], err = scenario.PushOnBase(ctx, running, fmt.Sprintf("%s:v%d", app, i+1), images.Layer{Name: app + "-base", Size: c.BaseBytes}, c.OwnBytes); err != nil {
+	push := func(tag, own string) (*images.Pushed, error) {
+		image, err := images.Build(images.Image{Layers: []images.Layer{{Name: app + "-base", Size: c.BaseBytes}, {Name: app + own, Size: c.OwnBytes}}})
+		if err != nil {
 			return nil, err
 		}
+		return images.Push(ctx, running.Registry().Address+"/"+app+":"+tag, image)
 	}
-	deployment := scenario.Deployment(app, c.Replicas, scenario.Pod{Image: versions[0].Reference, Scheduler: profile["schedulerName"].(string)})
-	if _, err := c.ready(ctx, lab, versions[0].Reference, func() error {
-		_, err := lab.Client.AppsV1().Deployments(deployment.Namespace).Create(ctx, deployment, metav1.CreateOptions{})
+	const moving = "moving"
+	image, err := push(moving, "first")
+	if err != nil {
+		return nil, err
+	}
+	deployment := deploymentOf(c.Replicas, scenario.Pod{Image: image.Reference, Scheduler: profile["schedulerName"].(string), PullPolicy: corev1.PullAlways})
+	deployments := lab.Client.AppsV1().Deployments(deployment.Namespace)
+	if _, err := c.ready(ctx, lab, "", func() error {
+		_, err := deployments.Create(ctx, deployment, metav1.CreateOptions{})
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	before, err := scenario.Pulled(running, app)
-	if err != nil {
-		return nil, err
-	}
-	turn := &Turn{Round: round, Side: side, Nodes: scenario.Bytes{}}
-	turn.Startups, err = c.ready(ctx, lab, versions[1].Reference, func() error {
-		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":%q,"image":%q}]}}}}`, deployment.Spec.Template.Spec.Containers[0].Name, versions[1].Reference)
-		_, err := lab.Client.AppsV1().Deployments(deployment.Namespace).Patch(ctx, app, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%w; see %s", err, logDir)
-	}
-	if side == Prefetch {
-		if err := turn.prefetched(ctx, lab); err != nil {
+	for _, update := range Updates {
+		before, err := scenario.Pulled(running, app)
+		if err != nil {
 			return nil, err
 		}
+		switch update {
+		case MovedTag:
+			known := func(image *images.Pushed) error {
+				if side == Stock {
+					return nil
+				}
+				return confirmed(ctx, lab, image)
+			}
+			if err := known(image); err != nil { // otherwise the tag has not moved for those who see it now
+				return nil, err
+			}
+			if image, err = push(moving, "moved"); err != nil {
+				return nil, err
+			}
+			if err := known(image); err != nil {
+				return nil, err
+			}
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(c.Lead):
+			}
+		case NewTemplate:
+			if image, err = push("next", "next"); err != nil {
+				return nil, err
+			}
+		}
+		turn := Turn{Round: round, Side: side, Update: update, Nodes: scenario.Bytes{}}
+		turn.Startups, err = c.ready(ctx, lab, update, func() error {
+			patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{%q:%q}},"spec":{"containers":[{"name":%q,"image":%q}]}}}}`,
+				version, update, deployment.Spec.Template.Spec.Containers[0].Name, image.Reference)
+			_, err := deployments.Patch(ctx, app, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", update, err)
+		}
+		if side == Prefetch {
+			if err := turn.prefetched(ctx, lab); err != nil {
+				return nil, err
+			}
+		}
+		after, err := scenario.Pulled(running, app)
+		if err != nil {
+			return nil, err
+		}
+		for node, bytes := range after {
+			turn.Nodes[node] = bytes - before[node]
+		}
+		c.Logf("round %d, %s, %s: %.1f s, %.0f MB", round, side, update, mean(turn.Startups), float64(turn.Nodes.Total())/1e6)
+		turns = append(turns, turn)
 	}
-	after, err := scenario.Pulled(running, app)
-	if err != nil {
-		return nil, err
-	}
-	for node, bytes := range after {
-		turn.Nodes[node] = bytes - before[node]
-	}
-	c.Logf("round %d, %s: %.1f s, %.0f MB", round, side, mean(turn.Startups), float64(turn.Nodes.Total())/1e6)
-	return turn, nil
+	return turns, nil
 }
 
-// ready does something, and waits until as many pods as there are replicas are ready with an image. It returns for how many seconds each
-// of them was not.
-func (c *Config) ready(ctx context.Context, lab *scenario.Lab, image string, begin func() error) (seconds []float64, err error) {
+// deploymentOf returns one of whose pods of one version no two run on one node while others are free.
+func deploymentOf(replicas int32, pod scenario.Pod) *appsv1.Deployment {
+	deployment := scenario.Deployment(app, replicas, pod)
+	deployment.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: deployment.Spec.Selector, MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
+	}}
+	return deployment
+}
+
+// confirmed waits until layer-resolver has found that an image is what its tag points to.
+func confirmed(ctx context.Context, lab *scenario.Lab, image *images.Pushed) error {
+	return scenario.Poll(ctx, func(ctx context.Context) error {
+		manifest, err := lab.Manifest(ctx, image.Reference)
+		if err == nil && (manifest == nil || manifest.Spec.Digest != image.Digest.String()) {
+			err = fmt.Errorf("layer-resolver has not confirmed that %s is %s", image.Reference, image.Digest)
+		}
+		return err
+	})
+}
+
+// ready does something, and waits until as many pods as there are replicas are ready that an update made, and no others are left. It
+// returns for how many seconds each of them was not.
+func (c *Config) ready(ctx context.Context, lab *scenario.Lab, update Update, begin func() error) (seconds []float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	pods, err := lab.Client.CoreV1().Pods(metav1.NamespaceDefault).Watch(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
@@ -176,40 +257,40 @@ func (c *Config) ready(ctx context.Context, lab *scenario.Lab, image string, beg
 		pods.Stop()
 		return nil, err
 	}
-	seen, done := map[types.UID]time.Time{}, map[types.UID]bool{}
+	seen, done, others := map[types.UID]time.Time{}, map[types.UID]bool{}, map[types.UID]bool{}
+	isReady := func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }
 	_, err = watchtools.UntilWithoutRetry(ctx, pods, func(event watch.Event) (bool, error) {
 		if event.Type == watch.Error {
 			return false, apierrors.FromObject(event.Object)
 		}
 		pod, ok := event.Object.(*corev1.Pod)
-		if !ok || pod.Spec.Containers[0].Image != image {
+		if !ok {
 			return false, nil
 		}
-		if seen[pod.UID].IsZero() {
+		switch ofUpdate := pod.Annotations[version] == string(update); {
+		case !ofUpdate && event.Type == watch.Deleted:
+			delete(others, pod.UID)
+		case !ofUpdate:
+			others[pod.UID] = true
+		case seen[pod.UID].IsZero():
 			seen[pod.UID] = time.Now()
-		}
-		isReady := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
-		if isReady && !done[pod.UID] {
+		case !done[pod.UID] && slices.ContainsFunc(pod.Status.Conditions, isReady):
 			done[pod.UID] = true
 			seconds = append(seconds, time.Since(seen[pod.UID]).Seconds())
 		}
-		return len(seconds) == int(c.Replicas), nil
+		return len(seconds) == int(c.Replicas) && len(others) == 0, nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%d of %d pods were ready with %s: %w", len(seconds), c.Replicas, image, err)
+		return nil, fmt.Errorf("%d of %d pods were ready, %d others were left: %w", len(seconds), c.Replicas, len(others), err)
 	}
 	return seconds, nil
 }
 
-// prefetched waits until layer-prefetcher has done what it began, and takes over what came of that.
+// prefetched waits until layer-prefetcher has done what it began for the update, and takes over what came of that.
 func (t *Turn) prefetched(ctx context.Context, lab *scenario.Lab) error {
 	return scenario.Poll(ctx, func(ctx context.Context) error {
-		text, err := lab.Client.CoreV1().RESTClient().Get().AbsPath("/apis/layerlocality.io/v1alpha1/imageprefetches").DoRaw(ctx)
-		if err != nil {
-			return err
-		}
 		var list v1alpha1.ImagePrefetchList
-		if err := json.Unmarshal(text, &list); err != nil {
+		if err := lab.Objects.List(ctx, &list, client.MatchingLabels{v1alpha1.PrefetchSourceLabel: string(t.Update)}); err != nil {
 			return err
 		}
 		t.MovedBytes, t.UsedBytes = 0, 0
@@ -220,6 +301,9 @@ func (t *Turn) prefetched(ctx context.Context, lab *scenario.Lab) error {
 			}
 			t.MovedBytes += o.Status.BytesMoved
 			t.UsedBytes += o.Status.BytesSaved
+		}
+		if len(list.Items) == 0 {
+			return fmt.Errorf("layer-prefetcher has made no ImagePrefetch of the source %q", t.Update)
 		}
 		return nil
 	})
