@@ -402,13 +402,15 @@ left_out() {
   fi
 }
 
-# remembered STEP: prints the path of the file that is there if the step passed with what its paths have now.
+# remembered STEP: prints the path of the file that is there if the step passed with what its paths have now, and the
+# variables that select what steps do.
 remembered() {
   local paths
   mapfile -t paths < <(of_step "$1" 4)
   git rev-parse HEAD >/dev/null 2>&1 || return 0 # without git nothing is remembered
   echo "$CACHE/passed/$1-$({
     echo "$FULL"
+    env | grep -E '^(SCHEDULER|FOCUS|CHAOS_[A-Z]+)=.' | sort || true
     go version
     git ls-files -co --exclude-standard -z -- "${paths[@]}" "${SHARED[@]}" | xargs -0 sha256sum 2>/dev/null
   } | sha256sum | cut -c1-16)"
