@@ -298,8 +298,5 @@ func (x *chaos) waited(bound time.Duration) string {
 		}
 		text += "\n"
 	}
-	if ours, stock := timing.Percentile(ready["l"], 99), timing.Percentile(ready["s"], 99); ours > stock+bound.Seconds() {
-		x.add("ready", "99 %% of pods with LayerLocality were ready after %.1f s, of others after %.1f s", ours, stock)
-	}
 	return text
 }

@@ -12,6 +12,6 @@
 // Clocks are not stepped: the nodes share the host's.
 //
 // Half of the pods are placed by the default profile and half by the one with LayerLocality, in pairs. The variables
-// CHAOS_SEED, CHAOS_SECONDS (3600), CHAOS_PODS (2000 an hour) and CHAOS_BOUND (10, seconds that a pod may wait longer than
-// its counterpart) change a run. The test has the build tag e2e and needs root.
+// CHAOS_SEED, CHAOS_SECONDS (3600), CHAOS_PODS (2000 an hour) and CHAOS_BOUND (10, seconds that a pod may be placed later
+// than its counterpart) change a run. The test has the build tag e2e and needs root.
 package chaos

@@ -14,8 +14,8 @@ import (
 //   - a layer that a NodeStatus or a NodeLayers reports is in the node's container storage, or was; and so is the name
 //     of an image
 //   - nothing is reported for longer than grace after its removal; only time counts in which all could report
-//   - a pod is placed no later than its counterpart, by the bound; and among pods that are ready after the longest time,
-//     one of a hundred, the same holds
+//   - a pod is placed no later than its counterpart, by the bound. When it is ready is printed alone: a pull that a fault
+//     ends is tried again after up to five minutes
 //   - the scheduler's index has for each node what one has that is built from the API
 //   - the memory of a program in the last quarter is at most a tenth above that in the second.
 const (
