@@ -24,6 +24,8 @@ import (
 )
 
 const (
+	// lists is what a report may take longer because CRI-O was away: the kubelet lists images each 30 seconds.
+	lists = 40 * time.Second
 	// every is the time between two checks, unchecked the longest in which one may fail.
 	every, unchecked = 10 * time.Second, 5 * time.Minute
 	// warm is the age from which on a process's memory counts.
@@ -43,6 +45,10 @@ type observer struct {
 }
 
 func newObserver(x *chaos) *observer {
+	x.after = map[string]time.Duration{}
+	for _, node := range x.c.Nodes() {
+		x.after[node.Runtime().Name()] = lists
+	}
 	return &observer{chaos: x, seen: map[string]seen{}, apart: map[string]time.Time{}, memory: map[string][]sample{}, first: map[string]time.Time{}}
 }
 

@@ -52,6 +52,8 @@ type outage struct {
 type outages struct {
 	mu  sync.Mutex
 	all []outage
+	// after is how long those of a name count beyond their end.
+	after map[string]time.Duration
 }
 
 // begin notes that something does not work, until end is called; works is false if it did not work before.
@@ -75,15 +77,15 @@ func (o *outages) during(from, to time.Time, what ...string) (sum time.Duration)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, each := range o.all {
-		if !slices.Contains(what, each.what) || each.from.After(to) || !each.to.IsZero() && each.to.Before(from) {
+		begin, end := each.from, each.to.Add(o.after[each.what])
+		if each.to.IsZero() || end.After(to) {
+			end = to
+		}
+		if !slices.Contains(what, each.what) || begin.After(to) || end.Before(from) {
 			continue
 		}
-		begin, end := each.from, each.to
 		if begin.Before(from) {
 			begin = from
-		}
-		if end.IsZero() || end.After(to) {
-			end = to
 		}
 		sum += max(end.Sub(begin), 1) // a moment counts, too
 	}

@@ -16,7 +16,8 @@ func add(o *outages, what string, from, to int) {
 }
 
 func TestOutages(t *testing.T) {
-	var o outages
+	o := outages{after: map[string]time.Duration{"n1 crio": 40 * time.Second}}
+	add(&o, "n1 crio", 10, 20)
 	add(&o, "etcd", 10, 20)
 	add(&o, "n1 kubelet", 0, 100)
 	add(&o, "n1 images", 15, 15)
@@ -37,6 +38,11 @@ func TestOutages(t *testing.T) {
 		{15, 40, "etcd", 15 * time.Second},
 		{10, 20, "n1 images", 1},
 		{16, 20, "n1 images", 0},
+		{0, 9, "n1 crio", 0},
+		{15, 30, "n1 crio", 15 * time.Second},
+		{15, 100, "n1 crio", 45 * time.Second},
+		{50, 100, "n1 crio", 10 * time.Second},
+		{61, 100, "n1 crio", 0},
 	} {
 		if got := o.during(at(test.from), at(test.to), test.what); got != test.want {
 			t.Errorf("%s from %d to %d: %s, want %s", test.what, test.from, test.to, got, test.want)
