@@ -102,7 +102,7 @@ func TestChaos(t *testing.T) {
 	watch.Wait()
 	o.same(t.Context())
 
-	text := x.waited(bound) + o.memories(time.Duration(seconds)*time.Second)
+	text := x.waited(bound) + o.reports() + o.memories(time.Duration(seconds)*time.Second)
 	text = fmt.Sprintf("seed %d\nfaults: %v\nended by themselves: %v\n%s", seed, f.caused, f.ended, text)
 	for _, each := range x.list {
 		text += "violation: " + each + "\n"

@@ -37,6 +37,8 @@ type observer struct {
 	*chaos
 	// seen is what was in the storage of each node.
 	seen map[string]seen
+	// counts is what was reported.
+	counts counts
 	// apart is since when the scheduler's index and one from the API differ, by node.
 	apart map[string]time.Time
 	// memory by program, and when a process was seen first, by program and id.
@@ -49,7 +51,7 @@ func newObserver(x *chaos) *observer {
 	for _, node := range x.c.Nodes() {
 		x.after[node.Runtime().Name()] = lists
 	}
-	return &observer{chaos: x, seen: map[string]seen{}, apart: map[string]time.Time{}, memory: map[string][]sample{}, first: map[string]time.Time{}}
+	return &observer{chaos: x, seen: map[string]seen{}, counts: counts{}, apart: map[string]time.Time{}, memory: map[string][]sample{}, first: map[string]time.Time{}}
 }
 
 // run checks until all is over; memory only as long as there are faults.
@@ -147,6 +149,7 @@ func (o *observer) node(ctx context.Context, node *cluster.Node, now time.Time) 
 		if kind == "NodeLayers" {
 			of = append(of, node.Name+" "+scenario.Agent)
 		}
+		o.counts.add(kind+" "+node.Name, all)
 		down := func(from, to time.Time) time.Duration { return o.during(from, to, of...) }
 		for _, broken := range o.seen[node.Name].check(now, append(there, after...), all, down, removing) {
 			what, _, _ := strings.Cut(broken, " ")
@@ -208,6 +211,9 @@ func (o *observer) index(ctx context.Context, now time.Time) error {
 		return err
 	}
 	for node, want := range fresh {
+		if want.Present > 0 {
+			o.counts["index "+node]++
+		}
 		since, known := o.apart[node]
 		switch {
 		case before[node] == want || after[node] == want || o.during(now.Add(-grace), time.Now(), controlPlane...) > 0:
@@ -219,6 +225,21 @@ func (o *observer) index(ctx context.Context, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// reports notes who has never reported anything, and returns all counts.
+func (o *observer) reports() string {
+	var want []string
+	for _, node := range o.c.Nodes() {
+		want = append(want, "NodeStatus "+node.Name+" names", "NodeLayers "+node.Name+" layers", "index "+node.Name)
+		if node.Name != stockNode {
+			want = append(want, "NodeStatus "+node.Name+" layers")
+		}
+	}
+	for _, each := range o.counts.none(want) {
+		o.add("none "+each, "%s: nothing was ever reported", each)
+	}
+	return fmt.Sprintf("reported: %v\n", map[string]int(o.counts))
 }
 
 // same waits until both are the same, now that nothing happens any more.

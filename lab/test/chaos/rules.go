@@ -3,6 +3,7 @@ package chaos
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 //
 //   - a layer that a NodeStatus or a NodeLayers reports is in the node's container storage, or was; and so is the name
 //     of an image
+//   - each of them reports something in a run: layers, and a NodeStatus names of images; and so does the index
 //   - nothing is reported for longer than grace after its removal; only time counts in which all could report
 //   - a pod is placed no later than its counterpart, by the bound. When it is ready is printed alone: a pull that a fault
 //     ends is tried again after up to five minutes
@@ -114,6 +116,25 @@ func (s seen) check(now time.Time, stored, reported []string, down func(from, to
 		}
 	}
 	return broken
+}
+
+// counts is how often layers and names of images were reported, by who did.
+type counts map[string]int
+
+// add counts what was reported at once.
+func (c counts) add(by string, reported []string) {
+	for _, each := range reported {
+		if strings.HasPrefix(each, "sha256:") {
+			c[by+" layers"]++
+		} else {
+			c[by+" names"]++
+		}
+	}
+}
+
+// none returns those that never reported anything.
+func (c counts) none(want []string) []string {
+	return slices.DeleteFunc(slices.Clone(want), func(each string) bool { return c[each] > 0 })
 }
 
 // waits are when a pod was created, placed and ready.

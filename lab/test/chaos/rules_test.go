@@ -74,6 +74,17 @@ func TestSeen(t *testing.T) {
 	check(120, "", "c", 0, false, "c is reported 90 s after its removal")
 }
 
+func TestCounts(t *testing.T) {
+	c := counts{}
+	c.add("NodeStatus n1", []string{"sha256:1", "registry/a:v1"})
+	c.add("NodeStatus n3", []string{"registry/a:v1"})
+	c.add("NodeLayers n1", nil)
+	got := c.none([]string{"NodeStatus n1 layers", "NodeStatus n1 names", "NodeStatus n3 layers", "NodeStatus n3 names", "NodeLayers n1 layers"})
+	if want := []string{"NodeStatus n3 layers", "NodeLayers n1 layers"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestLate(t *testing.T) {
 	var o outages
 	add(&o, "etcd", 100, 120)
