@@ -4,7 +4,8 @@
 // Faults and pods follow from a seed, which is printed:
 //
 //   - etcd, kube-apiserver, kube-controller-manager, kube-scheduler, layer-resolver, and on each node kubelet, CRI-O and
-//     layer-agent are killed, and started again as systemd or the kubelet would
+//     layer-agent are killed, and started again as systemd or the kubelet would; scheduler, resolver and agents in the first
+//     third of the run, so that their memory can be compared afterwards
 //   - links of nodes are cut, or slow
 //   - images that no container uses are removed
 //   - a node's disk is filled above the threshold of the kubelet's garbage collection, for longer than its period

@@ -110,17 +110,23 @@ func TestLate(t *testing.T) {
 func TestQuarters(t *testing.T) {
 	var all []sample
 	for i := range 100 {
-		all = append(all, sample{time.Duration(i) * time.Second, int64(i)})
+		all = append(all, sample{time.Duration(i) * time.Second, i / 50, int64(i)}) // killed in the first half
 	}
-	second, last, enough := quarters(all, 100*time.Second)
-	if got, want := fmt.Sprint(second, last, enough), "37 87 true"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	if _, _, enough := quarters(all[:90], 100*time.Second); enough {
-		t.Error("15 samples are enough")
-	}
-	if _, _, enough := quarters(nil, time.Second); enough {
-		t.Error("no samples are enough")
+	again := slices.Clone(all)
+	again[80].pid = 2
+	for _, test := range []struct {
+		all  []sample
+		want string
+	}{
+		{all, "62 87 1 true"},
+		{again, "62 87 2 true"},
+		{all[:90], "62 82 1 false"}, // 15 samples
+		{nil, "0 0 0 false"},
+	} {
+		third, last, processes, enough := quarters(test.all, 100*time.Second)
+		if got := fmt.Sprint(third, last, processes, enough); got != test.want {
+			t.Errorf("of %d samples: %s, want %s", len(test.all), got, test.want)
+		}
 	}
 }
 
