@@ -106,7 +106,7 @@ func TestWrite(t *testing.T) {
 		theirs("misc/a/3", defaultProfile, 60), theirs("misc/a/3", ourProfile, 80),
 	}}
 	if err := upstream.Write(&out); err != nil || !strings.Contains(out.String(), "\nthroughput workload=misc/a/2 threshold=70 default_pods_s=80.0 ours_pods_s=60.0 ratio=0.750 ") ||
-		!strings.HasSuffix(out.String(), "\nscheduler_perf upstream_thresholds=3 only_ours_below=1\n") {
+		!strings.HasSuffix(out.String(), "\nscheduler_perf upstream_thresholds=3 stock_below=2 only_ours_below=1\n") {
 		t.Errorf("upstream's: %v, %s", err, &out)
 	}
 	if err := (&Result{}).Write(&out); err == nil {

@@ -27,7 +27,7 @@ With --workloads=upstream, the workloads are scheduler_perf's own that have a th
 --workloads=misc/SchedulingBasic/5000Nodes_10000Pods one of them. The threshold is upstream's for the default scheduler, on
 upstream's machine: what counts is in how many only our profile is below it.
 
-The last line has the smallest ratio, group_ratio, that of groups, and only_ours_below.`,
+The last line has the smallest ratio, group_ratio, that of groups, stock_below and only_ours_below.`,
 		func(f *pflag.FlagSet, config *throughput.Config) {
 			f.IntSliceVar(&config.Nodes, "nodes", []int{500, 1000, 2000, 5000}, "numbers of nodes to measure with")
 			f.StringSliceVar(&config.Workloads, "workloads", []string{"SchedulingBasic", "SchedulingLayers", "SchedulingGroups"}, "workloads to measure; upstream for scheduler_perf's own")
