@@ -23,7 +23,7 @@ pods that go to one of 20 racks, in the largest cluster. Every
 run has an apiserver, an etcd and a scheduler of its own. Rounds are repeated until the
 standard error of the ratio is small.
 
-With --workloads=upstream, the workloads are scheduler_perf's own that have a threshold, some fifty, or with
+With --workloads=upstream, the workloads are scheduler_perf's own that have a threshold, some sixty, or with
 --workloads=misc/SchedulingBasic/5000Nodes_10000Pods one of them. The threshold is upstream's for the default scheduler, on
 upstream's machine: what counts is in how many only our profile is below it.
 
