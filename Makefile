@@ -58,11 +58,14 @@ test-clusters: ## Besides, all that needs no packages of another kind: every tes
 test-all: ## Everything, as before a release: also packages, and what takes long and rarely breaks (root)
 	@scripts/test.sh all
 
+# The step of the target's name, and the last line of its report; not that of an earlier run, if it does not begin.
+reported = rm -f _out/test/$@.txt && { scripts/test.sh $@; status=$$?; cat _out/test/$@.txt 2>/dev/null | tail -n 1; exit $$status; }
+
 conformance: ## Kubernetes' conformance tests, on a stock cluster and on a patched one, for hours (root; FOCUS=expression: some of them; SCHEDULER=layers: with LayerLocality in the default profile, second: all stock, with a second scheduler)
-	@scripts/test.sh conformance; status=$$?; tail -n 1 _out/test/conformance.txt; exit $$status
+	@$(reported)
 
 chaos: ## Components killed at random while pods come and go, for an hour (root; CHAOS_SEED, CHAOS_SECONDS, CHAOS_PODS, CHAOS_BOUND)
-	@scripts/test.sh chaos; status=$$?; tail -n 1 _out/test/chaos.txt; exit $$status
+	@$(reported)
 
 lint: deps ## golangci-lint, govulncheck, shellcheck, shfmt, actionlint, go.mod, patches
 	@scripts/lint.sh

@@ -351,9 +351,9 @@ step_conformance() {
     go_test conformance lab -tags e2e -count=1 -timeout 9h ./test/conformance/...
 }
 
-# Components are killed at random, for CHAOS_SECONDS. What is left to do afterwards may take as long as three pulls that
-# are tried again.
-step_chaos() { raise_inotify && cluster_binaries && go_test chaos lab -tags e2e -count=1 -timeout $((${CHAOS_SECONDS:-3600} + 2400))s ./test/chaos/...; }
+# Components are killed at random, for CHAOS_SECONDS. Besides, the start takes minutes, and what is waited for afterwards
+# up to 25.
+step_chaos() { raise_inotify && cluster_binaries && go_test chaos lab -tags e2e -count=1 -timeout $((${CHAOS_SECONDS:-3600} + 3600))s ./test/chaos/...; }
 
 # A node in a virtual machine.
 step_vm() { scripts/install-deps.sh vm && on_clusters vm test/vm; }
@@ -402,13 +402,15 @@ left_out() {
   fi
 }
 
-# remembered STEP: prints the path of the file that is there if the step passed with what its paths have now.
+# remembered STEP: prints the path of the file that is there if the step passed with what its paths have now, and the
+# variables that select what steps do.
 remembered() {
   local paths
   mapfile -t paths < <(of_step "$1" 4)
   git rev-parse HEAD >/dev/null 2>&1 || return 0 # without git nothing is remembered
   echo "$CACHE/passed/$1-$({
     echo "$FULL"
+    env | grep -E '^(SCHEDULER|FOCUS|CHAOS_[A-Z]+)=.' | sort || true
     go version
     git ls-files -co --exclude-standard -z -- "${paths[@]}" "${SHARED[@]}" | xargs -0 sha256sum 2>/dev/null
   } | sha256sum | cut -c1-16)"

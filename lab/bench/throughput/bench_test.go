@@ -106,7 +106,7 @@ func TestWrite(t *testing.T) {
 		theirs("misc/a/3", defaultProfile, 60), theirs("misc/a/3", ourProfile, 80),
 	}}
 	if err := upstream.Write(&out); err != nil || !strings.Contains(out.String(), "\nthroughput workload=misc/a/2 threshold=70 default_pods_s=80.0 ours_pods_s=60.0 ratio=0.750 ") ||
-		!strings.HasSuffix(out.String(), "\nscheduler_perf upstream_thresholds=3 only_ours_below=1\n") {
+		!strings.HasSuffix(out.String(), "\nscheduler_perf upstream_thresholds=3 stock_below=2 only_ours_below=1\n") {
 		t.Errorf("upstream's: %v, %s", err, &out)
 	}
 	if err := (&Result{}).Write(&out); err == nil {
@@ -164,8 +164,9 @@ func TestUpstream(t *testing.T) {
   workloads:
   - {name: small, labels: [short], params: {measurePods: 10}}
   - {name: large, threshold: 270, params: {measurePods: 10000}}
-  - {name: of-topics, threshold: {misc: 5}}`,
-		"affinity": "- {name: Pod, workloads: [{name: large, threshold: 35.5}]}",
+  - {name: of-another, threshold: {dra: 5}}`,
+		"topology_spreading": "- {name: Spread, workloads: [{name: large, threshold: {topologyspreading: 40, other: 50}}]}",
+		"affinity":           "- {name: Pod, workloads: [{name: large, threshold: 35.5}]}",
 	} {
 		if err := os.MkdirAll(filepath.Join(folder, topic), 0o755); err != nil {
 			t.Fatal(err)
@@ -178,10 +179,10 @@ func TestUpstream(t *testing.T) {
 	if err := b.expand(folder); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"affinity/Pod/large", "misc/Basic/large"}; !slices.Equal(b.Workloads, want) {
+	if want := []string{"affinity/Pod/large", "misc/Basic/large", "topology_spreading/Spread/large"}; !slices.Equal(b.Workloads, want) {
 		t.Errorf("%q, want %q", b.Workloads, want)
 	}
-	if want := map[string]upstreamCase{"affinity/Pod/large": {1, 35.5}, "misc/Basic/large": {10000, 270}}; !maps.Equal(b.upstream, want) {
+	if want := map[string]upstreamCase{"affinity/Pod/large": {1, 35.5}, "misc/Basic/large": {10000, 270}, "topology_spreading/Spread/large": {1, 40}}; !maps.Equal(b.upstream, want) {
 		t.Errorf("%v, want %v", b.upstream, want)
 	}
 	for nodes, want := range map[int][]string{50: {ourProfile}, 500: nil} {

@@ -38,21 +38,26 @@ func upstreamCases(folder string) (map[string]upstreamCase, error) {
 			Name      string
 			Workloads []struct {
 				Name      string
-				Threshold any // of all topics, or a map
+				Threshold any // or a map of them by topic, the name of the folder without _
 				Params    map[string]any
 			}
 		}
 		if err := yaml.Unmarshal(text, &cases); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
+		topic := filepath.Base(filepath.Dir(file))
 		for _, c := range cases {
 			for _, w := range c.Workloads {
-				threshold, ok := w.Threshold.(float64)
+				value := w.Threshold
+				if topics, ok := value.(map[string]any); ok {
+					value = topics[strings.ReplaceAll(topic, "_", "")]
+				}
+				threshold, ok := value.(float64)
 				if !ok {
 					continue
 				}
 				pods, _ := w.Params["measurePods"].(float64)
-				all[strings.Join([]string{filepath.Base(filepath.Dir(file)), c.Name, w.Name}, "/")] = upstreamCase{max(1, int(pods)), threshold}
+				all[strings.Join([]string{topic, c.Name, w.Name}, "/")] = upstreamCase{max(1, int(pods)), threshold}
 			}
 		}
 	}

@@ -4,7 +4,8 @@
 // Faults and pods follow from a seed, which is printed:
 //
 //   - etcd, kube-apiserver, kube-controller-manager, kube-scheduler, layer-resolver, and on each node kubelet, CRI-O and
-//     layer-agent are killed, and started again as systemd or the kubelet would
+//     layer-agent are killed, and started again as systemd or the kubelet would; scheduler, resolver and agents in the first
+//     third of the run, so that their memory can be compared afterwards
 //   - links of nodes are cut, or slow
 //   - images that no container uses are removed
 //   - a node's disk is filled above the threshold of the kubelet's garbage collection, for longer than its period
@@ -12,6 +13,6 @@
 // Clocks are not stepped: the nodes share the host's.
 //
 // Half of the pods are placed by the default profile and half by the one with LayerLocality, in pairs. The variables
-// CHAOS_SEED, CHAOS_SECONDS (3600), CHAOS_PODS (2000 an hour) and CHAOS_BOUND (10, seconds that a pod may wait longer than
-// its counterpart) change a run. The test has the build tag e2e and needs root.
+// CHAOS_SEED, CHAOS_SECONDS (3600), CHAOS_PODS (2000 an hour) and CHAOS_BOUND (10, seconds that a pod may be placed later
+// than its counterpart) change a run. The test has the build tag e2e and needs root.
 package chaos

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -39,6 +40,8 @@ type faults struct {
 	*chaos
 	all       []fault
 	processes []*cluster.Process
+	// early are killed in the first third of the run alone: their memory is compared afterwards.
+	early []string
 	// caused is how often each was caused, and ended how often a component ended that was not killed.
 	caused, ended map[string]int
 }
@@ -46,7 +49,9 @@ type faults struct {
 func newFaults(x *chaos) *faults {
 	f := &faults{chaos: x, caused: map[string]int{}, ended: map[string]int{}}
 	f.processes = []*cluster.Process{x.c.Etcd(), x.c.APIServer(), x.c.ControllerManager(), x.c.Scheduler(), x.c.Addon(addons.LayerResolver)}
+	f.early = []string{x.c.Scheduler().Name(), x.c.Addon(addons.LayerResolver).Name()}
 	for _, node := range x.c.Nodes() {
+		f.early = append(f.early, node.Name+" "+scenario.Agent)
 		f.processes = append(f.processes, node.Kubelet(), node.Runtime())
 	}
 	for _, p := range f.processes {
@@ -149,6 +154,9 @@ func (f *faults) run(run context.Context) {
 		sleep(run, between/2+time.Duration(random.Int64N(int64(between))))
 		if run.Err() != nil {
 			return
+		}
+		if slices.Contains(f.early, next.what) && 3*time.Since(f.began) > time.Duration(f.seconds)*time.Second {
+			continue
 		}
 		if end, works := f.begin(next.what, time.Now()); works {
 			f.caused[next.what]++

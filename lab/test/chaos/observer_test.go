@@ -24,10 +24,10 @@ import (
 )
 
 const (
+	// lists is what a report may take longer because CRI-O was away: the kubelet lists images each 30 seconds.
+	lists = 40 * time.Second
 	// every is the time between two checks, unchecked the longest in which one may fail.
 	every, unchecked = 10 * time.Second, 5 * time.Minute
-	// warm is the age from which on a process's memory counts.
-	warm = time.Minute
 )
 
 // observer looks at the cluster from outside.
@@ -35,15 +35,20 @@ type observer struct {
 	*chaos
 	// seen is what was in the storage of each node.
 	seen map[string]seen
+	// counts is what was reported.
+	counts counts
 	// apart is since when the scheduler's index and one from the API differ, by node.
 	apart map[string]time.Time
-	// memory by program, and when a process was seen first, by program and id.
+	// memory by program.
 	memory map[string][]sample
-	first  map[string]time.Time
 }
 
 func newObserver(x *chaos) *observer {
-	return &observer{chaos: x, seen: map[string]seen{}, apart: map[string]time.Time{}, memory: map[string][]sample{}, first: map[string]time.Time{}}
+	x.after = map[string]time.Duration{}
+	for _, node := range x.c.Nodes() {
+		x.after[node.Runtime().Name()] = lists
+	}
+	return &observer{chaos: x, seen: map[string]seen{}, counts: counts{}, apart: map[string]time.Time{}, memory: map[string][]sample{}}
 }
 
 // run checks until all is over; memory only as long as there are faults.
@@ -141,6 +146,7 @@ func (o *observer) node(ctx context.Context, node *cluster.Node, now time.Time) 
 		if kind == "NodeLayers" {
 			of = append(of, node.Name+" "+scenario.Agent)
 		}
+		o.counts.add(kind+" "+node.Name, all)
 		down := func(from, to time.Time) time.Duration { return o.during(from, to, of...) }
 		for _, broken := range o.seen[node.Name].check(now, append(there, after...), all, down, removing) {
 			what, _, _ := strings.Cut(broken, " ")
@@ -202,6 +208,9 @@ func (o *observer) index(ctx context.Context, now time.Time) error {
 		return err
 	}
 	for node, want := range fresh {
+		if want.Present > 0 {
+			o.counts["index "+node]++
+		}
 		since, known := o.apart[node]
 		switch {
 		case before[node] == want || after[node] == want || o.during(now.Add(-grace), time.Now(), controlPlane...) > 0:
@@ -213,6 +222,21 @@ func (o *observer) index(ctx context.Context, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// reports notes who has never reported anything, and returns all counts.
+func (o *observer) reports() string {
+	var want []string
+	for _, node := range o.c.Nodes() {
+		want = append(want, "NodeStatus "+node.Name+" names", "NodeLayers "+node.Name+" layers", "index "+node.Name)
+		if node.Name != stockNode {
+			want = append(want, "NodeStatus "+node.Name+" layers")
+		}
+	}
+	for _, each := range o.counts.none(want) {
+		o.add("none "+each, "%s: nothing was ever reported", each)
+	}
+	return fmt.Sprintf("reported: %v\n", map[string]int(o.counts))
 }
 
 // same waits until both are the same, now that nothing happens any more.
@@ -236,33 +260,36 @@ func (o *observer) same(ctx context.Context) {
 // sample notes the memory of scheduler, resolver and agents.
 func (o *observer) sample(now time.Time) {
 	note := func(program string, table process.Table, pid int) {
-		key := fmt.Sprint(program, " ", pid)
-		if o.first[key].IsZero() {
-			o.first[key] = now
+		all := o.memory[program]
+		if memory, err := table.Memory(pid); err == nil {
+			all = append(all, sample{now.Sub(o.began), pid, memory.RSS})
 		}
-		if memory, err := table.Memory(pid); err == nil && now.Sub(o.first[key]) >= warm {
-			o.memory[program] = append(o.memory[program], sample{now.Sub(o.began), memory.RSS})
-		}
+		o.memory[program] = all
 	}
 	note("kube-scheduler", process.Host, o.c.Scheduler().PID())
 	note(addons.LayerResolver, process.Host, o.c.Addon(addons.LayerResolver).PID())
 	for _, node := range o.c.Nodes() {
-		if pids, err := agents(node); err == nil && len(pids) == 2 {
-			for i, container := range containers {
-				note(scenario.Agent+" "+container+" of "+node.Name, process.SeenBy(node.Runtime().PID()), pids[i])
-			}
+		pids, err := agents(node)
+		if err != nil || len(pids) != len(containers) {
+			pids = make([]int, len(containers)) // of 0 there is no memory
+		}
+		for i, container := range containers {
+			note(scenario.Agent+" "+container+" of "+node.Name, process.SeenBy(node.Runtime().PID()), pids[i])
 		}
 	}
 }
 
-// memories compares the memory of each program in two quarters of the run, and returns a table.
+// memories compares the memory of each program in the last two quarters of the run, and returns a table.
 func (o *observer) memories(whole time.Duration) string {
-	text := "resident memory in MB, medians of the second and of the last quarter:\n"
+	text := "resident memory in MB, medians of the third and of the last quarter, and processes in them:\n"
 	for _, program := range slices.Sorted(maps.Keys(o.memory)) {
-		second, last, enough := quarters(o.memory[program], whole)
-		text += fmt.Sprintf("%-28s %6.1f %6.1f\n", program, second/1e6, last/1e6)
-		if enough && last > second*growth {
-			o.add("memory "+program, "the memory of %s was %.1f MB in the second quarter and %.1f MB in the last", program, second/1e6, last/1e6)
+		third, last, processes, enough := quarters(o.memory[program], whole)
+		text += fmt.Sprintf("%-28s %6.1f %6.1f %d\n", program, third/1e6, last/1e6, processes)
+		switch {
+		case processes == 1 && enough && last > third*growth:
+			o.add("memory "+program, "the memory of %s was %.1f MB in the third quarter and %.1f MB in the last", program, third/1e6, last/1e6)
+		case processes == 0 && whole > 4*samples*every:
+			o.add("memory "+program, "%s was not seen in the second half", program)
 		}
 	}
 	return text

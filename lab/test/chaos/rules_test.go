@@ -16,7 +16,8 @@ func add(o *outages, what string, from, to int) {
 }
 
 func TestOutages(t *testing.T) {
-	var o outages
+	o := outages{after: map[string]time.Duration{"n1 crio": 40 * time.Second}}
+	add(&o, "n1 crio", 10, 20)
 	add(&o, "etcd", 10, 20)
 	add(&o, "n1 kubelet", 0, 100)
 	add(&o, "n1 images", 15, 15)
@@ -37,6 +38,11 @@ func TestOutages(t *testing.T) {
 		{15, 40, "etcd", 15 * time.Second},
 		{10, 20, "n1 images", 1},
 		{16, 20, "n1 images", 0},
+		{0, 9, "n1 crio", 0},
+		{15, 30, "n1 crio", 15 * time.Second},
+		{15, 100, "n1 crio", 45 * time.Second},
+		{50, 100, "n1 crio", 10 * time.Second},
+		{61, 100, "n1 crio", 0},
 	} {
 		if got := o.during(at(test.from), at(test.to), test.what); got != test.want {
 			t.Errorf("%s from %d to %d: %s, want %s", test.what, test.from, test.to, got, test.want)
@@ -68,6 +74,17 @@ func TestSeen(t *testing.T) {
 	check(120, "", "c", 0, false, "c is reported 90 s after its removal")
 }
 
+func TestCounts(t *testing.T) {
+	c := counts{}
+	c.add("NodeStatus n1", []string{"sha256:1", "registry/a:v1"})
+	c.add("NodeStatus n3", []string{"registry/a:v1"})
+	c.add("NodeLayers n1", nil)
+	got := c.none([]string{"NodeStatus n1 layers", "NodeStatus n1 names", "NodeStatus n3 layers", "NodeStatus n3 names", "NodeLayers n1 layers"})
+	if want := []string{"NodeStatus n3 layers", "NodeLayers n1 layers"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestLate(t *testing.T) {
 	var o outages
 	add(&o, "etcd", 100, 120)
@@ -93,17 +110,23 @@ func TestLate(t *testing.T) {
 func TestQuarters(t *testing.T) {
 	var all []sample
 	for i := range 100 {
-		all = append(all, sample{time.Duration(i) * time.Second, int64(i)})
+		all = append(all, sample{time.Duration(i) * time.Second, i / 50, int64(i)}) // killed in the first half
 	}
-	second, last, enough := quarters(all, 100*time.Second)
-	if got, want := fmt.Sprint(second, last, enough), "37 87 true"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	if _, _, enough := quarters(all[:90], 100*time.Second); enough {
-		t.Error("15 samples are enough")
-	}
-	if _, _, enough := quarters(nil, time.Second); enough {
-		t.Error("no samples are enough")
+	again := slices.Clone(all)
+	again[80].pid = 2
+	for _, test := range []struct {
+		all  []sample
+		want string
+	}{
+		{all, "62 87 1 true"},
+		{again, "62 87 2 true"},
+		{all[:90], "62 82 1 false"}, // 15 samples
+		{nil, "0 0 0 false"},
+	} {
+		third, last, processes, enough := quarters(test.all, 100*time.Second)
+		if got := fmt.Sprint(third, last, processes, enough); got != test.want {
+			t.Errorf("of %d samples: %s, want %s", len(test.all), got, test.want)
+		}
 	}
 }
 
