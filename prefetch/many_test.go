@@ -129,10 +129,9 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestNothingIsLost: a pod that is done stays until the status has what became of it. Whoever leads next, or comes too late, finds it.
-func TestNothingIsLost(t *testing.T) {
-	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "o", UID: "1"}}
-	images := &target{images: []imageref.PodImage{{Name: "app:1"}}}
+// oneFailed returns an API with two pods of an object: that on n1 has pulled, that on n2 has failed.
+func oneFailed(t *testing.T, object *v1alpha1.ImagePrefetch, images *target) client.Client {
+	t.Helper()
 	builder := fake.NewClientBuilder().WithScheme(scheme(t))
 	for node, state := range map[string]corev1.ContainerState{
 		"n1": {Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(begin)}}, "n2": {Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}},
@@ -142,7 +141,14 @@ func TestNothingIsLost(t *testing.T) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: state}}
 		builder.WithObjects(pod)
 	}
-	api := builder.Build()
+	return builder.Build()
+}
+
+// TestNothingIsLost: a pod that is done stays until the status has what became of it. Whoever leads next, or comes too late, finds it.
+func TestNothingIsLost(t *testing.T) {
+	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "o", UID: "1"}}
+	images := &target{images: []imageref.PodImage{{Name: "app:1"}}}
+	api := oneFailed(t, object, images)
 	cluster, err := newCluster(&rest.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -177,4 +183,30 @@ func TestNothingIsLost(t *testing.T) {
 	expect("seen by another", object, 0, "n1", "n2")
 	expect("written", object, 0, "n1")
 	expect("later", object, linger)
+}
+
+// TestFullStatus: pods that the status has no room for are not kept for it.
+func TestFullStatus(t *testing.T) {
+	object := &v1alpha1.ImagePrefetch{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "o", UID: "1"}}
+	object.Status.Nodes = make([]v1alpha1.PrefetchedNode, v1alpha1.MaxPrefetchedNodes)
+	images := &target{images: []imageref.PodImage{{Name: "app:1"}}}
+	cluster, err := newCluster(&rest.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newReconciler(oneFailed(t, object, images), cluster, Options{Budget: DefaultBudget()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.events, r.clock = events.NewFakeRecorder(10), clocktesting.NewFakePassiveClock(begin)
+	pods, err := r.podsOf(t.Context(), object, images)
+	if err != nil || len(pods) != 2 {
+		t.Fatalf("%d pods, %v", len(pods), err)
+	}
+	if _, err := r.observe(t.Context(), object, images, pods); err != nil {
+		t.Fatal(err)
+	}
+	if pods, err = r.podsOf(t.Context(), object, images); err != nil || len(pods) != 0 {
+		t.Errorf("%d pods are left, %v", len(pods), err)
+	}
 }

@@ -250,8 +250,9 @@ func (r *Reconciler) observe(ctx context.Context, object *v1alpha1.ImagePrefetch
 		case is == pulled && !r.cluster.lists(node, t.images) && now.Sub(pod.CreationTimestamp.Time) < linger+pullTime(pod):
 			continue
 		case is == failed && !recorded:
-			r.fail(object, node, reason, message, pod.CreationTimestamp, 1)
-			continue // the same
+			if r.fail(object, node, reason, message, pod.CreationTimestamp, 1) {
+				continue // the same
+			}
 		}
 		if err := r.end(ctx, pod); err != nil {
 			return nil, err
@@ -301,17 +302,18 @@ func (r *Reconciler) record(object *v1alpha1.ImagePrefetch, n v1alpha1.Prefetche
 	return true
 }
 
-// fail notes a failed attempt, or that so many are as good as failed.
-func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message string, began metav1.Time, attempts int32) {
+// fail notes a failed attempt, or that so many are as good as failed; false if the status has too many nodes.
+func (r *Reconciler) fail(object *v1alpha1.ImagePrefetch, node, reason, message string, began metav1.Time, attempts int32) bool {
 	entry := v1alpha1.PrefetchedNode{Name: node, Attempts: attempts, Reason: atMost(64, reason), Message: atMost(512, message), Time: began}
 	if last := entryOf(object, node); last != nil {
 		entry.Attempts = min(maxAttempts, last.Attempts+attempts)
 	}
-	r.record(object, entry)
+	recorded := r.record(object, entry)
 	r.counts[r.metrics.failures.WithLabelValues(sourceOf(object))]++
 	if entry.Attempts == maxAttempts {
 		r.event(object, corev1.EventTypeWarning, "PrefetchFailed", fmt.Sprintf("node %s: %s: %s", node, entry.Reason, entry.Message))
 	}
+	return recorded
 }
 
 // atMost returns so many bytes of a text at most, in one line, without what a terminal could take for a command: registries
