@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -35,8 +34,11 @@ const (
 	connectTime, answerTime = time.Second, 3 * time.Second
 	// window is over which a rate is seen. A peer below leastRate is left for the next one.
 	window = 3 * time.Second
-	// firstPause and lastPause are for how long a peer that failed is left alone, wrongPause one
-	// that sent something else.
+	// trial is what a peer has to send before any of it is passed on: one that fails by then costs
+	// nothing but time, as the next one begins anew.
+	trial = 1 << 20
+	// firstPause and lastPause are for how long a peer that failed is left alone: lastPause one that
+	// ended after its trial. wrongPause is for one that sent something else.
 	firstPause, lastPause, wrongPause = 5 * time.Second, 5 * time.Minute, time.Hour
 	// maxHeld is how many layers may be asked about at once.
 	maxHeld = v1alpha1.MaxLayers
@@ -142,43 +144,38 @@ func (a *Asker) candidates(layer string) []*peer {
 	return peers[:min(len(peers), maxPeers)]
 }
 
-// fetch writes a layer, from as many peers as it takes: each goes on where the one before it ended. The
-// last byte is written once all are known to be right.
+// fetch writes a layer that one peer sends: so it is known who sent something else. The end is written
+// once all is known to be right.
 func (a *Asker) fetch(ctx context.Context, layer string, size int64, head []byte, to io.Writer) (sent int64, err error) {
-	out, err := &checked{to: to, sum: sha256.New(), size: size}, error(nil)
-	var senders []*peer
+	out := &checked{to: to, layer: layer, size: size}
 	for _, p := range a.candidates(layer) {
-		before := out.written
+		out.begin()
 		err = a.from(ctx, p, layer, head, out)
-		if out.written > before {
-			senders = append(senders, p)
-		}
-		a.metrics.received.Add(float64(out.written - before))
+		a.metrics.received.Add(float64(out.written))
 		if ctx.Err() != nil || out.err != nil { // CRI-O wants no more
 			return out.passed, errors.Join(ctx.Err(), out.err)
 		}
 		a.metrics.asked.WithLabelValues(resultOf(err)).Inc()
 		if err == nil {
 			a.succeeded(p)
-			break
+			return out.passed, out.finish()
 		}
 		klog.FromContext(ctx).V(2).Info("A peer did not send a layer", "node", p.name, "layer", layer, "offset", out.written, "err", err)
-		if !errors.Is(err, errAbsent) && !errors.Is(err, errBusy) {
+		switch {
+		case errors.Is(err, errAbsent), errors.Is(err, errBusy):
+		case errors.Is(err, errWrong):
+			a.failed(p, wrongPause)
+			klog.FromContext(ctx).Error(err, "A peer is left alone", "node", p.name, "layer", layer, "for", wrongPause)
+		case out.passed > 0 && !errors.Is(err, errSlow):
+			a.failed(p, lastPause)
+		default:
 			a.failed(p, 0)
 		}
-	}
-	switch {
-	case out.written < size:
-		return out.passed, fmt.Errorf("no peer sent the layer: %w", cmp.Or(err, errNone))
-	case hex.EncodeToString(out.sum.Sum(nil)) != layer[len("sha256:"):]:
-		for _, p := range senders { // whichever of them it was
-			a.failed(p, wrongPause)
-			klog.FromContext(ctx).Error(nil, "A peer sent something else than the layer; it is left alone", "node", p.name, "layer", layer, "for", wrongPause)
+		if out.passed > 0 {
+			break
 		}
-		a.metrics.wrong.Inc()
-		return out.passed, errors.New("peers sent something else than the layer")
 	}
-	return out.passed, out.finish()
+	return out.passed, fmt.Errorf("no peer sent the layer: %w", cmp.Or(err, errNone))
 }
 
 var (
@@ -186,9 +183,10 @@ var (
 	errAbsent = errors.New("it does not have the layer, or not for this node")
 	errBusy   = errors.New("it is busy")
 	errSlow   = errors.New("it is too slow")
+	errWrong  = errors.New("it sent something else")
 )
 
-// from writes what a peer sends of a layer, from where out ends.
+// from writes what a peer sends as a layer.
 func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, out *checked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -218,23 +216,20 @@ func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, ou
 		return err
 	}
 	request.Header.Set(proofHeader, base64.StdEncoding.EncodeToString(code))
-	if out.written > 0 {
-		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", out.written))
-	}
 	answer, err := transport.RoundTrip(request) //nolint:bodyclose // closed below
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-	switch want := out.size - out.written; {
+	switch {
 	case answer.StatusCode == http.StatusNotFound:
 		return errAbsent
 	case answer.StatusCode == http.StatusServiceUnavailable:
 		return errBusy
-	case out.written == 0 && answer.StatusCode != http.StatusOK, out.written > 0 && answer.StatusCode != http.StatusPartialContent:
+	case answer.StatusCode != http.StatusOK:
 		return fmt.Errorf("it answers %s", answer.Status)
-	case answer.ContentLength != want:
-		return fmt.Errorf("it announces %d bytes instead of %d", answer.ContentLength, want)
+	case answer.ContentLength != out.size:
+		return fmt.Errorf("it announces %d bytes instead of %d", answer.ContentLength, out.size)
 	}
 	var seen atomic.Int64
 	go func() {
@@ -262,6 +257,9 @@ func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, ou
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
+	if err == nil && !out.right() {
+		err = errWrong
+	}
 	return err
 }
 
@@ -269,16 +267,20 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// checked passes on what peers send, but for the last byte.
+// checked passes on what a peer sends, but for the end, and nothing before it has sent enough.
 type checked struct {
 	to      io.Writer
-	sum     hash.Hash
+	layer   string
 	size    int64
-	written int64 // by peers
+	sum     hash.Hash
+	written int64  // by this peer
+	held    []byte // of that, what is not passed on
 	passed  int64
-	last    []byte
 	err     error // of to
 }
+
+// begin forgets what another peer sent.
+func (c *checked) begin() { c.sum, c.written, c.held = sha256.New(), 0, c.held[:0] }
 
 func (c *checked) Write(p []byte) (int, error) {
 	if int64(len(p)) > c.size-c.written {
@@ -286,21 +288,21 @@ func (c *checked) Write(p []byte) (int, error) {
 	}
 	c.sum.Write(p)
 	c.written += int64(len(p))
-	pass := p
-	if c.written == c.size && len(p) > 0 {
-		pass, c.last = p[:len(p)-1], bytes.Clone(p[len(p)-1:])
+	c.held = append(c.held, p...)
+	if c.written <= trial || c.written == c.size {
+		return len(p), nil
 	}
-	n, err := c.to.Write(pass)
-	c.passed += int64(n)
-	if err != nil {
-		c.err = err
-		return n, err
-	}
-	return len(p), nil
+	return len(p), c.finish()
 }
 
+// right reports whether all of the layer came.
+func (c *checked) right() bool { return "sha256:"+hex.EncodeToString(c.sum.Sum(nil)) == c.layer }
+
+// finish passes on what is held.
 func (c *checked) finish() error {
-	_, err := c.to.Write(c.last)
+	n, err := c.to.Write(c.held)
+	c.passed += int64(n)
+	c.held, c.err = c.held[:0], err
 	return err
 }
 
