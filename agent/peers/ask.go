@@ -30,10 +30,9 @@ const (
 	maxPeers = 3
 	// maxFetching is how many layers are on their way.
 	maxFetching = 16
-	// connectTime is what a peer has to accept a connection, answerTime to begin to send.
-	connectTime, answerTime = time.Second, 3 * time.Second
-	// window is over which a rate is seen. A peer below leastRate is left for the next one.
-	window = 3 * time.Second
+	// connectTime is what a peer has to accept a connection, answerTime to begin to send, and window is
+	// over which its rate is seen: CRI-O waits for two seconds, which may be enough for another one.
+	connectTime, answerTime, window = time.Second, time.Second, 500 * time.Millisecond
 	// trial is what a peer has to send before any of it is passed on: one that fails by then costs
 	// nothing but time, as the next one begins anew.
 	trial = 1 << 20
@@ -49,6 +48,8 @@ type Asker struct {
 	identity *Identity
 	index    *Index
 	metrics  *metrics
+	connect  time.Duration
+	answer   time.Duration
 	window   time.Duration
 	fetching chan struct{}
 
@@ -63,11 +64,15 @@ type pause struct {
 
 // NewAsker returns one.
 func NewAsker(identity *Identity, index *Index, m *metrics) *Asker {
-	return &Asker{identity: identity, index: index, metrics: m, window: window, fetching: make(chan struct{}, maxFetching), pauses: map[string]pause{}}
+	return &Asker{
+		identity: identity, index: index, metrics: m, connect: connectTime, answer: answerTime, window: window,
+		fetching: make(chan struct{}, maxFetching), pauses: map[string]pause{},
+	}
 }
 
 // Handler serves CRI-O of this node: POST /held answers a list of digests with those that peers seem to
-// have; POST /layers/<digest>?size=<bytes>, with the head of the layer, answers with the layer.
+// have; POST /layers/<digest>?size=<bytes>&rate=<bytes>, with the head of the layer, answers with the layer, in so
+// many bytes a second at least.
 func (a *Asker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /held", a.held)
@@ -108,11 +113,12 @@ func (a *Asker) held(w http.ResponseWriter, r *http.Request) {
 func (a *Asker) layer(w http.ResponseWriter, r *http.Request) {
 	layer := r.PathValue("digest")
 	size, err := strconv.ParseInt(r.FormValue("size"), 10, 64)
+	rate, rateErr := strconv.ParseInt(cmp.Or(r.FormValue("rate"), "0"), 10, 64)
 	head, readErr := io.ReadAll(io.LimitReader(r.Body, HeadBytes+1))
 	_, known := digestOf(layer)
-	if err := errors.Join(err, readErr); err != nil || !known || !v1alpha1.IsDigest(layer) ||
+	if err := errors.Join(err, rateErr, readErr); err != nil || !known || !v1alpha1.IsDigest(layer) ||
 		size <= HeadBytes || size > v1alpha1.MaxLayerBytes || len(head) != HeadBytes {
-		http.Error(w, "want a digest of sha256, its size, and its head", http.StatusBadRequest)
+		http.Error(w, "want a digest of sha256, its size, its head, and perhaps a rate", http.StatusBadRequest)
 		return
 	}
 	select {
@@ -123,7 +129,7 @@ func (a *Asker) layer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	sent, err := a.fetch(r.Context(), layer, size, head, w)
+	sent, err := a.fetch(r.Context(), wanted{layer, size, max(rate, leastRate), head}, w)
 	switch {
 	case err == nil:
 	case sent > 0:
@@ -144,13 +150,21 @@ func (a *Asker) candidates(layer string) []*peer {
 	return peers[:min(len(peers), maxPeers)]
 }
 
+// wanted is a layer that CRI-O wants.
+type wanted struct {
+	layer string
+	size  int64
+	rate  int64 // bytes a second, at least
+	head  []byte
+}
+
 // fetch writes a layer that one peer sends: so it is known who sent something else. The end is written
 // once all is known to be right.
-func (a *Asker) fetch(ctx context.Context, layer string, size int64, head []byte, to io.Writer) (sent int64, err error) {
-	out := &checked{to: to, layer: layer, size: size}
-	for _, p := range a.candidates(layer) {
+func (a *Asker) fetch(ctx context.Context, want wanted, to io.Writer) (sent int64, err error) {
+	out := &checked{wanted: want, to: to}
+	for _, p := range a.candidates(want.layer) {
 		out.begin()
-		err = a.from(ctx, p, layer, head, out)
+		err = a.from(ctx, p, out)
 		a.metrics.received.Add(float64(out.written))
 		if ctx.Err() != nil || out.err != nil { // CRI-O wants no more
 			return out.passed, errors.Join(ctx.Err(), out.err)
@@ -160,12 +174,12 @@ func (a *Asker) fetch(ctx context.Context, layer string, size int64, head []byte
 			a.succeeded(p)
 			return out.passed, out.finish()
 		}
-		klog.FromContext(ctx).V(2).Info("A peer did not send a layer", "node", p.name, "layer", layer, "offset", out.written, "err", err)
+		klog.FromContext(ctx).V(2).Info("A peer did not send a layer", "node", p.name, "layer", want.layer, "offset", out.written, "err", err)
 		switch {
 		case errors.Is(err, errAbsent), errors.Is(err, errBusy):
 		case errors.Is(err, errWrong):
 			a.failed(p, wrongPause)
-			klog.FromContext(ctx).Error(err, "A peer is left alone", "node", p.name, "layer", layer, "for", wrongPause)
+			klog.FromContext(ctx).Error(err, "A peer is left alone", "node", p.name, "layer", want.layer, "for", wrongPause)
 		case out.passed > 0 && !errors.Is(err, errSlow):
 			a.failed(p, lastPause)
 		default:
@@ -187,14 +201,14 @@ var (
 )
 
 // from writes what a peer sends as a layer.
-func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, out *checked) error {
+func (a *Asker) from(ctx context.Context, p *peer, out *checked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	dialer := tls.Dialer{
-		NetDialer: &net.Dialer{Timeout: connectTime},
+		NetDialer: &net.Dialer{Timeout: a.connect},
 		Config:    a.identity.config(func(key string) bool { return slices.Contains(p.keys, key) && a.index.nodeOf(key) == p.name }),
 	}
-	limit, stop := context.WithTimeout(ctx, connectTime)
+	limit, stop := context.WithTimeout(ctx, a.connect)
 	defer stop()
 	conn, err := dialer.DialContext(limit, "tcp", p.address)
 	if err != nil {
@@ -202,16 +216,16 @@ func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, ou
 	}
 	defer conn.Close()
 	state := conn.(*tls.Conn).ConnectionState()
-	code, err := proof(&state, head)
+	code, err := proof(&state, out.head)
 	if err != nil {
 		return err
 	}
 	transport := &http.Transport{
 		DialTLSContext:    func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-		DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: answerTime, MaxResponseHeaderBytes: 8 << 10,
+		DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: a.answer, MaxResponseHeaderBytes: 8 << 10,
 	}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+p.address+"/v2/layers/blobs/"+layer, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+p.address+"/v2/layers/blobs/"+out.layer, nil)
 	if err != nil {
 		return err
 	}
@@ -242,7 +256,7 @@ func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, ou
 			case <-ticker.C:
 			}
 			now := seen.Load()
-			if now-last < int64(leastRate*a.window.Seconds()) {
+			if now-last < int64(float64(out.rate)*a.window.Seconds()) {
 				cancel(errSlow)
 				return
 			}
@@ -269,9 +283,9 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // checked passes on what a peer sends, but for the end, and nothing before it has sent enough.
 type checked struct {
+	wanted
+
 	to      io.Writer
-	layer   string
-	size    int64
 	sum     hash.Hash
 	written int64  // by this peer
 	held    []byte // of that, what is not passed on

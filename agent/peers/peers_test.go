@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,7 +73,7 @@ func (c *cluster) add(name string) *node {
 	must(c.t, err)
 	n := &node{name: name, folder: c.t.TempDir(), identity: identity, index: NewIndex(name), metrics: NewMetrics(prometheus.NewRegistry())}
 	n.asker = NewAsker(identity, n.index, n.metrics)
-	n.asker.window = time.Minute // a machine may be slow
+	n.asker.connect, n.asker.answer, n.asker.window = time.Minute, time.Minute, time.Minute // a machine may be slow
 	n.server, err = NewServer(identity, n.index, n.folder, 1<<30, n.metrics)
 	must(c.t, err)
 	n.listener, err = (&net.ListenConfig{}).Listen(c.t.Context(), "tcp", "127.0.0.1:0")
@@ -137,7 +138,7 @@ func (c *cluster) layer(holders ...*node) (content []byte, layer string) {
 func (n *node) fetch(t *testing.T, content []byte, layer string) ([]byte, error) {
 	t.Helper()
 	var got bytes.Buffer
-	_, err := n.asker.fetch(t.Context(), layer, size, content[:HeadBytes], &got)
+	_, err := n.asker.fetch(t.Context(), wanted{layer, size, leastRate, content[:HeadBytes]}, &got)
 	return got.Bytes(), err
 }
 
@@ -523,7 +524,7 @@ func TestDeleted(t *testing.T) {
 		os.Remove(path)
 		return len(p), nil
 	})
-	if sent, err := c.nodes[0].asker.fetch(t.Context(), layer, size, content[:HeadBytes], deleted); err != nil {
+	if sent, err := c.nodes[0].asker.fetch(t.Context(), wanted{layer, size, leastRate, content[:HeadBytes]}, deleted); err != nil {
 		t.Errorf("after %d bytes: %v", sent, err)
 	}
 	if _, err := c.nodes[0].fetch(t, content, layer); !errors.Is(err, errAbsent) {
@@ -574,6 +575,38 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// A peer has to be as fast as the registry was.
+func TestRateOfTheRegistry(t *testing.T) {
+	c := newCluster(t, 2)
+	a := c.nodes[0].asker
+	content, layer := c.layer(c.nodes[1])
+	try := func(size int, rate string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("/layers/%s?size=%d%s", layer, size, rate), bytes.NewReader(content[:HeadBytes]))
+		answer := httptest.NewRecorder()
+		defer func() { _ = recover() }() // as net/http does
+		a.Handler().ServeHTTP(answer, r)
+		return answer.Code
+	}
+	for _, rate := range []string{"", "&rate=-1", "&rate=9223372036854775807"} {
+		if code := try(size, rate); code != http.StatusOK {
+			t.Errorf("%s: %d", rate, code)
+		}
+	}
+	const large = 1 << 30
+	c.hostile(c.nodes[1], func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(large))
+		for sent := 0; sent < large; sent += len(content) {
+			if _, err := w.Write(content); err != nil {
+				return
+			}
+		}
+	})
+	a.window = 10 * time.Millisecond
+	if try(large, "&rate=1000000000000000"); testutil.ToFloat64(c.nodes[0].metrics.asked.WithLabelValues(slow)) != 1 {
+		t.Error("a peer is fast enough that sends less than a petabyte a second")
+	}
+}
+
 // The socket for CRI-O.
 func TestLocal(t *testing.T) {
 	c := newCluster(t, 2)
@@ -617,6 +650,7 @@ func TestLocal(t *testing.T) {
 		"a guess":           {whole, make([]byte, HeadBytes), http.StatusNotFound},
 		"too little":        {whole, content[:HeadBytes-1], http.StatusBadRequest},
 		"too much":          {whole, content, http.StatusBadRequest},
+		"no rate":           {whole + "&rate=x", content[:HeadBytes], http.StatusBadRequest},
 		"no size":           {"/layers/" + layer, content[:HeadBytes], http.StatusBadRequest},
 		"no digest":         {"/layers/x?size=1000000", content[:HeadBytes], http.StatusBadRequest},
 		"nobody's":          {fmt.Sprintf("/layers/%s?size=%d", none, size), content[:HeadBytes], http.StatusNotFound},

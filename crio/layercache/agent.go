@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -25,11 +24,10 @@ const (
 	// smallBytes is up to which size layers are read from the registry, as NodeLayers do not list them.
 	smallBytes = 1 << 20
 
-	// answerTime is for how long the agent may think, mostSilence for how long nothing may come, and
-	// leastRate how many bytes a second have to come: a registry may be faster.
-	answerTime  = 4 * time.Second
-	mostSilence = 5 * time.Second
-	leastRate   = 2 << 20
+	// answerTime is for how long the agent may think about which layers neighbours have, idleTime for
+	// how long a connection to it is kept.
+	answerTime = time.Second
+	idleTime   = 5 * time.Second
 )
 
 // Socket returns where layer-agent listens, below the folder that a store has until the node is started
@@ -37,21 +35,17 @@ const (
 func Socket(runRoot string) string { return filepath.Join(runRoot, Folder, "agent.sock") }
 
 // agent is layer-agent of this node.
-type agent struct {
-	client  *http.Client
-	silence time.Duration // for how long nothing may come
-}
+type agent struct{ client *http.Client }
 
 func newAgent(socket string) agent {
 	dialer := &net.Dialer{Timeout: time.Second}
 
-	return agent{silence: mostSilence, client: &http.Client{Transport: &http.Transport{
+	return agent{&http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", socket)
 		},
-		ResponseHeaderTimeout: answerTime,
-		MaxIdleConnsPerHost:   1,
-		IdleConnTimeout:       mostSilence,
+		MaxIdleConnsPerHost: 1,
+		IdleConnTimeout:     idleTime,
 	}}}
 }
 
@@ -85,33 +79,17 @@ func (a agent) held(ctx context.Context, layers []types.BlobInfo) (map[digest.Di
 	return held, nil
 }
 
-// fetch writes what a neighbour sends as that layer, of which head is known.
-func (a agent) fetch(ctx context.Context, layer types.BlobInfo, head []byte, to io.Writer) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-
-	late := time.AfterFunc(a.silence+time.Duration(layer.Size/leastRate)*time.Second, func() { cancel(errors.New("it was too slow")) })
-	defer late.Stop()
-
-	answer, err := a.post(ctx, fmt.Sprintf("/layers/%s?size=%d", layer.Digest, layer.Size), bytes.NewReader(head))
+// fetch writes what a neighbour sends as that layer, of which head is known, in so many bytes a second.
+func (a agent) fetch(ctx context.Context, layer types.BlobInfo, head []byte, rate int64, to io.Writer) error {
+	answer, err := a.post(ctx, fmt.Sprintf("/layers/%s?size=%d&rate=%d", layer.Digest, layer.Size, rate), bytes.NewReader(head))
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
 
-	alarm := time.AfterFunc(a.silence, func() { cancel(fmt.Errorf("nothing came for %s", a.silence)) })
-	defer alarm.Stop()
-
-	sent, err := io.Copy(to, io.LimitReader(readerFunc(func(p []byte) (int, error) {
-		n, err := answer.Body.Read(p)
-		alarm.Reset(a.silence)
-
-		return n, err //nolint:wrapcheck // io.EOF is one
-	}), layer.Size+1))
+	sent, err := io.Copy(to, io.LimitReader(answer.Body, layer.Size+1))
 
 	switch {
-	case context.Cause(ctx) != nil:
-		return context.Cause(ctx) //nolint:wrapcheck // Our own, or the caller's.
 	case err != nil:
 		return fmt.Errorf("after %d bytes: %w", sent, err)
 	case sent != layer.Size:
@@ -140,7 +118,3 @@ func (a agent) post(ctx context.Context, path string, body io.Reader) (*http.Res
 
 	return answer, nil
 }
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -44,16 +44,20 @@ type Store struct {
 
 // Taker takes layers from neighbours.
 type Taker struct {
-	cache *Cache
-	agent agent
+	cache    *Cache
+	agent    agent
+	patience time.Duration
 }
 
 // NewTaker returns one that asks the agent at a socket.
-func NewTaker(cache *Cache, socket string) *Taker { return &Taker{cache, newAgent(socket)} }
+func NewTaker(cache *Cache, socket string) *Taker {
+	return &Taker{cache, newAgent(socket), patience}
+}
 
 // taking is what goes on for one pull.
 type taking struct {
 	*Taker
+	*pace
 
 	source  types.ImageSource
 	store   Store
@@ -72,7 +76,7 @@ type got struct {
 // downloads. observe gets what a copy would report of these layers.
 func (t *Taker) Take(ctx context.Context, source types.ImageSource, layers []types.BlobInfo, store Store, observe func(*types.ProgressProperties)) {
 	began := time.Now()
-	taking := taking{t, source, store, observe}
+	taking := taking{t, &pace{rate: t.cache.rates.rate(began), patience: t.patience}, source, store, observe}
 
 	parent, layers := taking.above(layers)
 	if layers = taking.wanted(ctx, layers); len(layers) == 0 {
@@ -158,7 +162,12 @@ func (t taking) wanted(ctx context.Context, layers []types.BlobInfo) []types.Blo
 
 // all takes the layers, some at a time, and puts one after the other on parent.
 func (t taking) all(ctx context.Context, parent string, layers []types.BlobInfo) (sum int64, err error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	go t.watch(ctx, cancel)
+
+	least := t.pace.rate / int64(min(together, len(layers)))
 	places := make(chan struct{}, together)
 	coming := make([]chan got, len(layers))
 
@@ -170,7 +179,7 @@ func (t taking) all(ctx context.Context, parent string, layers []types.BlobInfo)
 		for i, layer := range layers {
 			places <- struct{}{}
 
-			go func() { coming[i] <- t.get(ctx, layer) }()
+			go func() { coming[i] <- t.get(ctx, layer, least) }()
 		}
 	}()
 
@@ -189,13 +198,11 @@ func (t taking) all(ctx context.Context, parent string, layers []types.BlobInfo)
 		}
 
 		if err != nil {
-			cancel() // the others end soon, and leave nothing
+			cancel(nil) // the others end soon, and leave nothing
 		}
 
 		t.cache.remove(layerGot.path)
 	}
-
-	cancel()
 
 	return sum, err
 }
@@ -213,14 +220,14 @@ func (t taking) put(parent string, layer types.BlobInfo, g got) (id string, err 
 		return "", fmt.Errorf("layer %s: %w", layer.Digest, err)
 	}
 
-	t.cache.Keep(file, layer.Digest)
+	t.cache.keep(file, layer.Digest)
 
 	return id, nil
 }
 
-// get gets a layer. Its file is the caller's.
-func (t taking) get(ctx context.Context, layer types.BlobInfo) (g got) {
-	if g.err = ctx.Err(); g.err != nil {
+// get gets a layer, from a neighbour in at least so many bytes a second. Its file is the caller's.
+func (t taking) get(ctx context.Context, layer types.BlobInfo, least int64) (g got) {
+	if g.err = context.Cause(ctx); g.err != nil {
 		return g
 	}
 
@@ -236,7 +243,11 @@ func (t taking) get(ctx context.Context, layer types.BlobInfo) (g got) {
 
 	g.path = file.Name()
 
-	if err := t.download(ctx, layer, file); err != nil {
+	if err := t.download(ctx, layer, least, file); err != nil {
+		if errors.Is(context.Cause(ctx), errBehind) {
+			err = errBehind
+		}
+
 		g.err = fmt.Errorf("layer %s: %w", layer.Digest, err)
 
 		return g
@@ -255,7 +266,7 @@ func (t taking) get(ctx context.Context, layer types.BlobInfo) (g got) {
 
 // download fills a file with a layer: from its registry if it is small, or else from a neighbour, who
 // wants its head.
-func (t taking) download(ctx context.Context, layer types.BlobInfo, file *os.File) error {
+func (t taking) download(ctx context.Context, layer types.BlobInfo, least int64, file *os.File) error {
 	head, err := t.head(ctx, layer)
 	if err != nil {
 		return fmt.Errorf("the registry: %w", err)
@@ -272,7 +283,9 @@ func (t taking) download(ctx context.Context, layer types.BlobInfo, file *os.Fil
 	if int64(len(head)) == layer.Size {
 		_, err = to.Write(head)
 	} else {
-		err = t.agent.fetch(ctx, layer, head, to)
+		t.coming.Add(1)
+		err = t.agent.fetch(ctx, layer, head, least, io.MultiWriter(to, t.pace))
+		t.coming.Add(-1)
 	}
 
 	if err != nil {
@@ -353,3 +366,7 @@ func layerID(parent string, diffID digest.Digest) string {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
