@@ -71,7 +71,7 @@ func (c *cluster) add(name string) *node {
 	c.t.Helper()
 	identity, err := NewIdentity()
 	must(c.t, err)
-	n := &node{name: name, folder: c.t.TempDir(), identity: identity, index: NewIndex(name), metrics: NewMetrics(prometheus.NewRegistry())}
+	n := &node{name: name, folder: c.t.TempDir(), identity: identity, index: NewIndex(name, "a"), metrics: NewMetrics(prometheus.NewRegistry())}
 	n.asker = NewAsker(identity, n.index, n.metrics)
 	n.asker.connect, n.asker.answer, n.asker.window = time.Minute, time.Minute, time.Minute // a machine may be slow
 	n.server, err = NewServer(identity, n.index, n.folder, 1<<30, n.metrics)
@@ -672,6 +672,30 @@ func TestLocal(t *testing.T) {
 	}
 	cancel()
 	must(t, <-ended)
+}
+
+// Peers of the same zone are asked before all others, none of them always first.
+func TestZones(t *testing.T) {
+	c := newCluster(t, 7)
+	_, layer := c.layer(c.nodes[1:]...)
+	index, zones, first := c.nodes[0].index, []string{"a", "b", "a", "", "a", "a", "b"}, map[string]bool{}
+	for n, node := range c.nodes {
+		o := node.object()
+		o.Spec.Peer.Zone = zones[n]
+		must(t, index.Update(o))
+	}
+	for range 1000 {
+		found := index.of(layer)
+		for n, p := range found {
+			if (p.zone == "a") != (n < 3) {
+				t.Fatalf("place %d has %s, of zone %q", n, p.name, p.zone)
+			}
+		}
+		first[found[0].name] = true
+	}
+	if len(first) != 3 {
+		t.Errorf("first are %v", first)
+	}
 }
 
 func TestIndex(t *testing.T) {
