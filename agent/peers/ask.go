@@ -48,6 +48,7 @@ type Asker struct {
 	identity *Identity
 	index    *Index
 	metrics  *metrics
+	events   *Events
 	connect  time.Duration
 	answer   time.Duration
 	window   time.Duration
@@ -63,9 +64,9 @@ type pause struct {
 }
 
 // NewAsker returns one.
-func NewAsker(identity *Identity, index *Index, m *metrics) *Asker {
+func NewAsker(identity *Identity, index *Index, m *metrics, events *Events) *Asker {
 	return &Asker{
-		identity: identity, index: index, metrics: m, connect: connectTime, answer: answerTime, window: window,
+		identity: identity, index: index, metrics: m, events: events, connect: connectTime, answer: answerTime, window: window,
 		fetching: make(chan struct{}, maxFetching), pauses: map[string]pause{},
 	}
 }
@@ -180,6 +181,7 @@ func (a *Asker) fetch(ctx context.Context, want wanted, to io.Writer) (sent int6
 		case errors.Is(err, errWrong):
 			a.failed(p, wrongPause)
 			klog.FromContext(ctx).Error(err, "A peer is left alone", "node", p.name, "layer", want.layer, "for", wrongPause)
+			go a.events.wrong(context.WithoutCancel(ctx), p.name, want.layer)
 		case out.passed > 0 && !errors.Is(err, errSlow):
 			a.failed(p, lastPause)
 		default:

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
@@ -72,7 +74,7 @@ func (c *cluster) add(name string) *node {
 	identity, err := NewIdentity()
 	must(c.t, err)
 	n := &node{name: name, folder: c.t.TempDir(), identity: identity, index: NewIndex(name, "a"), metrics: NewMetrics(prometheus.NewRegistry())}
-	n.asker = NewAsker(identity, n.index, n.metrics)
+	n.asker = NewAsker(identity, n.index, n.metrics, nil)
 	n.asker.connect, n.asker.answer, n.asker.window = time.Minute, time.Minute, time.Minute // a machine may be slow
 	n.server, err = NewServer(identity, n.index, n.folder, 1<<30, n.metrics)
 	must(c.t, err)
@@ -437,7 +439,7 @@ func TestFaults(t *testing.T) {
 			c := newCluster(t, 3)
 			asks, first, second := c.nodes[0], c.nodes[1], c.nodes[2]
 			if tc.slow {
-				asks.asker.window = 500 * time.Millisecond
+				asks.asker.window = 100 * time.Millisecond
 			}
 			content, layer := c.layer(first)
 			if handler := tc.first(content); handler != nil {
@@ -489,6 +491,52 @@ func TestFaults(t *testing.T) {
 				t.Errorf("%v wrong layers", count)
 			}
 		})
+	}
+}
+
+// A peer that sent something else is named in an event on its Node, and there are no more than ten at once.
+func TestEvents(t *testing.T) {
+	type event struct {
+		Kind, Type, Reason, Message string
+		Metadata                    struct{ GenerateName, Namespace string }
+		InvolvedObject              struct{ APIVersion, Kind, Name, UID string }
+	}
+	written := make(chan event, 1000)
+	apiserver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var e event
+		if err := json.NewDecoder(r.Body).Decode(&e); err != nil || r.Method != http.MethodPost || r.URL.Path != "/api/v1/namespaces/default/events" {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
+		w.WriteHeader(http.StatusCreated)
+		written <- e
+	}))
+	t.Cleanup(apiserver.Close)
+	c := newCluster(t, 2)
+	a := c.nodes[0].asker
+	var err error
+	a.events, err = NewEvents(&rest.Config{Host: apiserver.URL}, "n0")
+	must(t, err)
+	content, layer := c.layer(c.nodes[1])
+	c.hostile(c.nodes[1], func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(size))
+		w.Write(make([]byte, size))
+	})
+	for range 2 { // it is asked once
+		_, err = c.nodes[0].fetch(t, content, layer)
+	}
+	if !errors.Is(err, errNone) {
+		t.Error(err)
+	}
+	e := <-written
+	if e.Type != "Warning" || e.Reason != "WrongLayer" || e.InvolvedObject.Kind != "Node" || e.InvolvedObject.Name != "n1" || e.InvolvedObject.UID != "n1" ||
+		e.Metadata.Namespace != "default" || e.Metadata.GenerateName == "" || !strings.Contains(e.Message, layer) || !strings.Contains(e.Message, "n0") {
+		t.Errorf("%+v", e)
+	}
+	for range 100 {
+		a.events.wrong(t.Context(), "n1", layer)
+	}
+	if len(written) != mostEvents-1 {
+		t.Errorf("%d more events", len(written))
 	}
 }
 

@@ -83,6 +83,10 @@ func (o *peersOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	events, err := peers.NewEvents(config, node.Name)
+	if err != nil {
+		return err
+	}
 	index := peers.NewIndex(node.Name, o.zone)
 	server, err := peers.NewServer(identity, index, o.folder, o.bytes, metrics)
 	if err != nil {
@@ -106,7 +110,7 @@ func (o *peersOptions) run(ctx context.Context) error {
 		all, ctx := errgroup.WithContext(ctx)
 		all.Go(func() error { return index.Run(ctx, config) })
 		all.Go(func() error { return server.Serve(ctx, public) })
-		all.Go(func() error { return peers.NewAsker(identity, index, metrics).ServeLocal(ctx, local) })
+		all.Go(func() error { return peers.NewAsker(identity, index, metrics, events).ServeLocal(ctx, local) })
 		all.Go(func() error {
 			out, address := handover.NewWriter(o.handover), net.JoinHostPort(net.ParseIP(o.ip).String(), port)
 			identity.Run(ctx, func(keys []string) error {
