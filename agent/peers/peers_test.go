@@ -78,6 +78,7 @@ func (c *cluster) add(name string) *node {
 	n.asker.connect, n.asker.answer, n.asker.window = time.Minute, time.Minute, time.Minute // a machine may be slow
 	n.server, err = NewServer(identity, n.index, n.folder, 1<<30, n.metrics)
 	must(c.t, err)
+	n.server.patience = time.Minute
 	n.listener, err = (&net.ListenConfig{}).Listen(c.t.Context(), "tcp", "127.0.0.1:0")
 	must(c.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -584,30 +585,93 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// 200 nodes that want one layer at the same time: none has more than its bound.
-func TestBounds(t *testing.T) {
+// Of 200 nodes that want one layer at the same time, as many get it as may at a time. The others are refused while
+// these get it, and nothing is sent to them.
+func TestManyAsk(t *testing.T) {
+	const nodes, large = 200, 64 << 30 // so that it does not end, and may take hours
 	c := newCluster(t, 1)
-	s := c.nodes[0].server
-	for n := range 200 {
-		s.begin(fmt.Sprint("n", n/2))
+	serves, layer := c.nodes[0], strings.Repeat("a", 64)
+	must(t, os.WriteFile(filepath.Join(serves.folder, layer), nil, 0o600))
+	must(t, os.Truncate(filepath.Join(serves.folder, layer), large))
+	layer = "sha256:" + layer
+	serves.layers = []string{layer}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, nodes)
+	for i := range nodes {
+		identity, err := NewIdentity()
+		must(t, err)
+		n := &node{name: fmt.Sprint("asks", i), identity: identity, index: NewIndex(fmt.Sprint("asks", i), ""), listener: serves.listener}
+		n.asker = NewAsker(identity, n.index, serves.metrics, nil)
+		n.asker.connect, n.asker.answer, n.asker.window = time.Minute, time.Minute, time.Minute
+		must(t, serves.index.Update(n.object()))
+		must(t, n.index.Update(serves.object()))
+		blocked := writerFunc(func(p []byte) (int, error) {
+			<-ctx.Done()
+			return len(p), nil
+		})
+		go func() {
+			_, err := n.asker.fetch(ctx, wanted{layer, large, leastRate, make([]byte, HeadBytes)}, blocked)
+			ended <- err
+		}()
 	}
-	if s.all != maxSending {
-		t.Errorf("%d at a time", s.all)
-	}
-	for n := range 200 {
-		if node := fmt.Sprint("n", n/2); s.sending[node] > 0 {
-			s.end(node)
+	for range nodes - maxSending {
+		if err := <-ended; !errors.Is(err, errBusy) {
+			t.Error(err)
 		}
 	}
-	got := 0
+	cancel()
+	for range maxSending {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("one of those that were not refused: %v", err)
+		}
+	}
+	if count := testutil.ToFloat64(serves.metrics.served.WithLabelValues(busy)); count != nodes-maxSending {
+		t.Errorf("%v were refused", count)
+	}
+}
+
+// One node gets no more than its part.
+func TestGreedy(t *testing.T) {
+	s, got := newCluster(t, 1).nodes[0].server, 0
 	for range maxSending {
 		if s.begin("greedy") {
 			got++
 		}
 	}
-	if got != maxOfNode {
+	if got != maxOfNode || !s.begin("another") {
 		t.Errorf("one node gets %d at a time", got)
 	}
+}
+
+// No more connections are accepted than there are places.
+func TestConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bounded{Listener: endless{}, places: make(chan struct{}, 2)}
+		accepted := make(chan net.Conn, 10)
+		go func() {
+			for range cap(accepted) {
+				conn, _ := b.Accept()
+				accepted <- conn
+			}
+		}()
+		for range cap(accepted) - 2 {
+			if synctest.Wait(); len(accepted) != 2 {
+				t.Fatalf("%d connections at a time", len(accepted))
+			}
+			conn := <-accepted
+			must(t, conn.Close())
+			must(t, conn.Close()) // counts once
+		}
+	})
+}
+
+// endless accepts any number.
+type endless struct{ net.Listener }
+
+func (endless) Accept() (net.Conn, error) {
+	conn, _ := net.Pipe()
+	return conn, nil
 }
 
 // The rate is that of all that is sent together.
