@@ -182,7 +182,7 @@ func (a *Asker) fetch(ctx context.Context, want wanted, to io.Writer) (sent int6
 			a.failed(p, wrongPause)
 			klog.FromContext(ctx).Error(err, "A peer is left alone", "node", p.name, "layer", want.layer, "for", wrongPause)
 			go a.events.wrong(context.WithoutCancel(ctx), p.name, want.layer)
-		case out.passed > 0 && !errors.Is(err, errSlow):
+		case out.passed > 0:
 			a.failed(p, lastPause)
 		default:
 			a.failed(p, 0)

@@ -26,11 +26,13 @@
 //     the 256 KiB of each layer that are read twice, and two seconds in which peers were behind the rate at
 //     which this node got its last downloads from registries (2 MiB a second if it had none in the last
 //     hour). Then CRI-O goes on without peers, with the layers that came. It throws away what it got of
-//     the others, three at most: that took at most two seconds more than the registry would have taken.
-//     A peer that stalls or is slow is left for the next one within a second, before that.
+//     the others, three at most: if peers fail late, these layers take twice as long as from the registry,
+//     and no other ones. A peer that is slow or stalls in the first MiB is left for the next one within a
+//     second.
 //   - One peer sends a layer: if it ends after its first MiB, the registry sends all of that layer. So who
 //     sent something else is known. It is not asked for an hour, in a result of requests to peers, which
-//     have no names as anybody may read them, and in an event on its Node. One that ended in a layer is
-//     left alone for five minutes, other failures count seconds first. So a hostile node delays a
-//     pull by as long as the registry takes for three layers at most, and the next pulls not at all.
+//     have no names as anybody may read them, and in an event on its Node. One that ended, or became slow,
+//     after its first MiB is left alone for five minutes, one that failed before for seconds, and longer
+//     each time. So a hostile node delays a pull by as long as the registry takes for three layers at
+//     most, and no more than one in five minutes.
 package peers
