@@ -23,9 +23,9 @@
 //   - Bounds of who serves: connections, in all and of each node; bytes a second; a rate below which a
 //     connection ends. Who comes when all places are taken is refused at once, and asks another one.
 //   - What a pull may lose, beside one without peers: a second for the question which layers peers have,
-//     the 256 KiB of each layer that are read twice, and two seconds in which peers were behind the rate at
-//     which this node got its last downloads from registries (2 MiB a second if it had none in the last
-//     hour). Then CRI-O goes on without peers, with the layers that came. It throws away what it got of
+//     the 256 KiB of each layer that are read twice, and two seconds in which peers were behind 95 % of the
+//     rate at which this node got its last downloads from registries (2 MiB a second if it had none in the
+//     last hour). Then CRI-O goes on without peers, with the layers that came. It throws away what it got of
 //     the others, three at most: if peers fail late, these layers take twice as long as from the registry,
 //     and no other ones. A peer that is slow or stalls in the first MiB is left for the next one within a
 //     second.

@@ -98,7 +98,7 @@ func (r *rates) rate(now time.Time) int64 {
 
 // pace is how fast neighbours are for one pull, as a Writer of what they send.
 type pace struct {
-	rate     int64 // of the registry
+	rate     int64 // about that of the registry
 	patience time.Duration
 	coming   atomic.Int32 // layers
 	came     atomic.Int64 // bytes that are not counted yet

@@ -76,7 +76,8 @@ type got struct {
 // downloads. observe gets what a copy would report of these layers.
 func (t *Taker) Take(ctx context.Context, source types.ImageSource, layers []types.BlobInfo, store Store, observe func(*types.ProgressProperties)) {
 	began := time.Now()
-	taking := taking{t, &pace{rate: t.cache.rates.rate(began), patience: t.patience}, source, store, observe}
+	rate := t.cache.rates.rate(began)
+	taking := taking{t, &pace{rate: rate - rate/20, patience: t.patience}, source, store, observe} // as fast on the same link
 
 	parent, layers := taking.above(layers)
 	if layers = taking.wanted(ctx, layers); len(layers) == 0 {
@@ -167,7 +168,8 @@ func (t taking) all(ctx context.Context, parent string, layers []types.BlobInfo)
 
 	go t.watch(ctx, cancel)
 
-	least := t.pace.rate / int64(min(together, len(layers)))
+	// Some may be slow while others are fast.
+	least := t.pace.rate / int64(min(together, len(layers))) / 2
 	places := make(chan struct{}, together)
 	coming := make([]chan got, len(layers))
 
