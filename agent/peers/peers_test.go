@@ -598,6 +598,7 @@ func TestManyAsk(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, nodes)
+	var sending atomic.Int32
 	for i := range nodes {
 		identity, err := NewIdentity()
 		must(t, err)
@@ -607,6 +608,9 @@ func TestManyAsk(t *testing.T) {
 		must(t, serves.index.Update(n.object()))
 		must(t, n.index.Update(serves.object()))
 		blocked := writerFunc(func(p []byte) (int, error) {
+			if sending.Add(1) > maxSending {
+				cancel()
+			}
 			<-ctx.Done()
 			return len(p), nil
 		})
