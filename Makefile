@@ -58,8 +58,11 @@ test-clusters: ## Besides, all that needs no packages of another kind: every tes
 test-all: ## Everything, as before a release: also packages, and what takes long and rarely breaks (root)
 	@scripts/test.sh all
 
-conformance: ## Kubernetes' conformance tests, on a stock cluster and on a patched one, for hours (root; FOCUS=expression: some of them)
+conformance: ## Kubernetes' conformance tests, on a stock cluster and on a patched one, for hours (root; FOCUS=expression: some of them; SCHEDULER=layers: with LayerLocality in the default profile, second: all stock, with a second scheduler)
 	@scripts/test.sh conformance; status=$$?; tail -n 1 _out/test/conformance.txt; exit $$status
+
+chaos: ## Components killed at random while pods come and go, for an hour (root; CHAOS_SEED, CHAOS_SECONDS, CHAOS_PODS, CHAOS_BOUND)
+	@scripts/test.sh chaos; status=$$?; tail -n 1 _out/test/chaos.txt; exit $$status
 
 lint: deps ## golangci-lint, govulncheck, shellcheck, shfmt, actionlint, go.mod, patches
 	@scripts/lint.sh
@@ -97,5 +100,5 @@ trees generate: ; $(call renamed,patches P=$@)
 rebase: ; $(call renamed,patches P=rebase COMPONENT=$(COMPONENT) VERSION=$(VERSION))
 patches-refresh patches-lint: ; $(call renamed,patches P=$(@:patches-%=%))
 
-.PHONY: demo cluster-up cluster-down kind-up deps build resolver-image rpms release clean test test-clusters test-all lint bench eval patches help \
+.PHONY: demo cluster-up cluster-down kind-up deps build resolver-image rpms release clean test test-clusters test-all conformance chaos lint bench eval patches help \
 	test-unit test-nix test-rpm test-okd test-kind test-release test-arch test-vm build-stock trees generate rebase patches-refresh patches-lint

@@ -50,6 +50,7 @@ okd                 a 12 PRODUCT internal/controlplane okd-machine-os rpm lab/te
 nix                 a 8 PRODUCT flake.lock flake.nix nix lab/test/nix
 release             a 60 .
 conformance         a 240 PRODUCT LAB lab/test/conformance lab/test/suites
+chaos               a 90 PRODUCT LAB lab/bench/process lab/bench/timing lab/test/chaos
 arch                a 30 PRODUCT lab/test/arch
 vm                  a 15 PRODUCT LAB docs/install-binaries.md lab/test/vm
 '
@@ -343,12 +344,16 @@ step_stock() {
 step_skew() { on_clusters skew test/skew; }
 step_critest() { { [ -z "$FULL" ] || containerds; } && on_clusters critest test/critest; }
 
-# Kubernetes' conformance tests, on a stock cluster and on a patched one; FOCUS selects some.
+# Kubernetes' conformance tests, on a stock cluster and on one of ours, which SCHEDULER names; FOCUS selects some.
 step_conformance() {
   raise_inotify && scripts/install-deps.sh conformance && cluster_binaries &&
     scripts/build.sh tools coredns stock kubectl kube-proxy ginkgo e2e.test agnhost nonewprivs sample-apiserver &&
     go_test conformance lab -tags e2e -count=1 -timeout 9h ./test/conformance/...
 }
+
+# Components are killed at random, for CHAOS_SECONDS. What is left to do afterwards may take as long as three pulls that
+# are tried again.
+step_chaos() { raise_inotify && cluster_binaries && go_test chaos lab -tags e2e -count=1 -timeout $((${CHAOS_SECONDS:-3600} + 2400))s ./test/chaos/...; }
 
 # A node in a virtual machine.
 step_vm() { scripts/install-deps.sh vm && on_clusters vm test/vm; }

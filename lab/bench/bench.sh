@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds what a benchmark needs and runs it: bench.sh NAME. Without NAME it lists them.
 #
-# Variables: NODES, sizes of clusters; PROFILES, BURSTS, SCALE, MINUTES as in the list; LAYER_DATA, a file of real
+# Variables: NODES, sizes of clusters; PROFILES, WORKLOADS, BURSTS, SCALE, MINUTES as in the list; LAYER_DATA, a file of real
 # image manifests.
 . "$(dirname "$0")/../../scripts/lib.sh"
 cd "$ROOT"
@@ -13,7 +13,8 @@ list() {
   scheduler      LayerLocality beside ImageLocality and the prototype: time, memory (NODES=5000; 200 is a quick look)
   extender       layer-extender asked by Kubernetes' own client: time, memory, and the plugin's choices (NODES=5000)
   throughput     pods a second with the default profile and with ours as it is installed
-                 (NODES=500,1000,2000,5000, PROFILES=layerlocality,extender)
+                 (NODES=500,1000,2000,5000, PROFILES=layerlocality,extender; WORKLOADS=upstream for scheduler_perf's
+                 own that have a threshold)
   resolver       layer-resolver on 5,000 images: images a second, requests, memory, restart, confirmation of
                  tags, a flood of names
   tenants        layer-resolver with hostile tenants, a leader and an API server that are killed, and a registry
@@ -45,7 +46,7 @@ startup)
 agent) binaries=(tools etcd registry runc crictl critest containerd containerd-shim-runc-v2 stock patched) ;;
 scheduler | extender) arguments=(--nodes "${NODES:-5000}") ;;
 throughput)
-  arguments=(--nodes "${NODES:-500,1000,2000,5000}" --profiles "${PROFILES:-layerlocality}")
+  arguments=(--nodes "${NODES:-500,1000,2000,5000}" --profiles "${PROFILES:-layerlocality}" ${WORKLOADS:+--workloads "$WORKLOADS"})
   binaries=(tools etcd)
   [[ ${PROFILES:-} != *extender* ]] || binaries+=(patched layer-extender)
   ;;

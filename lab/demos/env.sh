@@ -52,14 +52,17 @@ pull() {
 
 # demos_removed NODE IMAGE: removes an image, and fails with the containers while they use it.
 demos_removed() {
-  on "$1" crictl rmi "$2" || ! on "$1" crictl inspecti -q "$2" >/dev/null 2>&1 || { on "$1" crictl ps -a; false; }
+  on "$1" crictl rmi "$2" || ! on "$1" crictl inspecti -q "$2" >/dev/null 2>&1 || {
+    on "$1" crictl ps -a
+    false
+  }
 }
 
 forget() {
   local node image
   for image in "$@"; do
-    # A container that is just being removed still uses its image.
-    for node in "$A" "$B"; do demos_within 60 demos_removed "$node" "$image" || return; done
+    # A container that ended still uses its image. The kubelet may leave one to its ContainerGCPeriod, a minute.
+    for node in "$A" "$B"; do demos_within 150 demos_removed "$node" "$image" || return; done
   done
 }
 

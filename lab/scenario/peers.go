@@ -25,14 +25,8 @@ func WithPeers(_ string, crio, _ *cluster.Component) {
 // no layers where less than a quarter is free.
 func RoomForLayers(ctx context.Context, c *cluster.Cluster) error {
 	for _, node := range c.Nodes() {
-		if err := node.Runtime().Stop(ctx); err != nil {
-			return err
-		}
-		if _, err := node.Exec(ctx, "mount", "-t", "tmpfs", "-o", "size=4g", "tmpfs", "/var/lib/containers/storage"); err != nil {
-			return err
-		}
-		if err := node.Runtime().Start(ctx); err != nil {
-			return err
+		if err := SmallStorage(ctx, node, 4<<30); err != nil {
+			return fmt.Errorf("%s: %w", node.Name, err)
 		}
 	}
 	return nil

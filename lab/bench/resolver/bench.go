@@ -360,14 +360,14 @@ func (b *benchmark) resolve(ctx context.Context, p *process) (time.Time, error) 
 	return last, nil
 }
 
-// restart waits until all images, which are known already, have been looked at.
+// restart waits until all images, which are known already, are counted. They are not looked at before they are due.
 func (b *benchmark) restart(ctx context.Context, p *process) (time.Time, error) {
-	err := p.until(ctx, "all images were looked at", func() error {
-		looked, err := p.looked()
+	err := p.until(ctx, "all images were counted", func() error {
+		used, err := p.metric("layerlocality_resolver_images_in_use")
 		if err != nil {
 			return poll.Permanent(err)
 		}
-		return missing(looked, b.Images)
+		return missing(used, b.Images)
 	})
 	return time.Now(), err
 }

@@ -106,8 +106,8 @@ func (p *process) ready(ctx context.Context) (time.Duration, error) {
 	return time.Since(p.began), err
 }
 
-// looked returns how many images the process has taken from its queues.
-func (p *process) looked() (int, error) {
+// metric returns a metric of the process that has no labels.
+func (p *process) metric(name string) (int, error) {
 	resp, err := http.Get("http://" + p.metrics + "/metrics")
 	if err != nil {
 		return 0, err
@@ -118,12 +118,11 @@ func (p *process) looked() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("metrics of layer-resolver: %w", err)
 	}
-	const name = "layerlocality_resolver_looked_total"
 	metrics := families[name].GetMetric()
 	if len(metrics) != 1 {
 		return 0, fmt.Errorf("layer-resolver has %d metrics %s, want one", len(metrics), name)
 	}
-	return int(metrics[0].GetCounter().GetValue()), nil
+	return int(metrics[0].GetCounter().GetValue() + metrics[0].GetGauge().GetValue()), nil
 }
 
 // peakRSS returns the peak of the process's resident memory, in bytes.

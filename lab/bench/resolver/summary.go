@@ -89,7 +89,7 @@ func (r *Result) Write(w io.Writer) error {
 	line("restart, all known: requests", "%.0f", func(row *Row) float64 { return float64(row.Restart.Requests.Total()) })
 	line("writes", "%.0f", func(row *Row) float64 { return float64(row.Restart.writes()) })
 	line("ready after (s)", "%.2f", func(row *Row) float64 { return row.Restart.Ready.Seconds() })
-	line("all looked at after (s)", "%.2f", func(row *Row) float64 { return row.Restart.Done.Seconds() })
+	line("all counted after (s)", "%.2f", func(row *Row) float64 { return row.Restart.Done.Seconds() })
 	line("processor time (s)", "%.2f", func(row *Row) float64 { return row.Restart.CPU.Seconds() })
 	line("peak memory (MiB)", "%.1f", func(row *Row) float64 { return mib(row.Restart.PeakRSS) })
 	line("all tags confirmed, as once an hour: HEAD requests", "%.0f", func(row *Row) float64 { return float64(row.Confirm.Requests.Heads) })

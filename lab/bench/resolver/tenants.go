@@ -393,7 +393,7 @@ func (s *soak) leader() (leader, other string, err error) {
 	processes := maps.Clone(s.processes)
 	s.mu.Unlock()
 	for name, p := range processes {
-		looked, err := p.looked()
+		looked, err := p.metric("layerlocality_resolver_looked_total")
 		switch {
 		case err != nil:
 			return "", "", err

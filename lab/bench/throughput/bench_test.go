@@ -3,6 +3,7 @@ package throughput
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,6 +94,21 @@ func TestWrite(t *testing.T) {
 	if err := alone.Write(&out); err != nil || !strings.HasSuffix(out.String(), "\nscheduler_perf group_ratio=0.400 group_spread=+Inf\n") {
 		t.Errorf("only groups: %v, %s", err, &out)
 	}
+	out.Reset()
+	theirs := func(workload, profile string, speed float64) Measurement {
+		m := measured(workload, 0, profile, speed)
+		m.Threshold = 70
+		return m
+	}
+	// Both below, only ours, none.
+	upstream := &Result{Measurements: []Measurement{
+		theirs("misc/a/1", defaultProfile, 60), theirs("misc/a/1", ourProfile, 50), theirs("misc/a/2", defaultProfile, 80), theirs("misc/a/2", ourProfile, 60),
+		theirs("misc/a/3", defaultProfile, 60), theirs("misc/a/3", ourProfile, 80),
+	}}
+	if err := upstream.Write(&out); err != nil || !strings.Contains(out.String(), "\nthroughput workload=misc/a/2 threshold=70 default_pods_s=80.0 ours_pods_s=60.0 ratio=0.750 ") ||
+		!strings.HasSuffix(out.String(), "\nscheduler_perf upstream_thresholds=3 only_ours_below=1\n") {
+		t.Errorf("upstream's: %v, %s", err, &out)
+	}
 	if err := (&Result{}).Write(&out); err == nil {
 		t.Error("nothing was measured, and there is no error")
 	}
@@ -137,5 +153,51 @@ func TestCheck(t *testing.T) {
 		if _, err := os.Stat(filepath.Join("../../..", file)); err != nil {
 			t.Errorf("%s: %v", profile, err)
 		}
+	}
+}
+
+func TestUpstream(t *testing.T) {
+	folder := t.TempDir()
+	for topic, text := range map[string]string{
+		"misc": `
+- name: Basic
+  workloads:
+  - {name: small, labels: [short], params: {measurePods: 10}}
+  - {name: large, threshold: 270, params: {measurePods: 10000}}
+  - {name: of-topics, threshold: {misc: 5}}`,
+		"affinity": "- {name: Pod, workloads: [{name: large, threshold: 35.5}]}",
+	} {
+		if err := os.MkdirAll(filepath.Join(folder, topic), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, topic, "performance-config.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &benchmark{Config: Config{Nodes: []int{50, 500}, Profiles: []string{ourProfile, extenderProfile}, Workloads: []string{"upstream"}}}
+	if err := b.expand(folder); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"affinity/Pod/large", "misc/Basic/large"}; !slices.Equal(b.Workloads, want) {
+		t.Errorf("%q, want %q", b.Workloads, want)
+	}
+	if want := map[string]upstreamCase{"affinity/Pod/large": {1, 35.5}, "misc/Basic/large": {10000, 270}}; !maps.Equal(b.upstream, want) {
+		t.Errorf("%v, want %v", b.upstream, want)
+	}
+	for nodes, want := range map[int][]string{50: {ourProfile}, 500: nil} {
+		if got := b.sides("misc/Basic/large", nodes); !slices.Equal(got, want) {
+			t.Errorf("with %d nodes: %q, want %q", nodes, got, want)
+		}
+	}
+	b.Workloads = []string{"misc/Basic/small"}
+	if err := b.expand(folder); err == nil || !strings.Contains(err.Error(), "misc/Basic/small") {
+		t.Errorf("a workload without a threshold: %v", err)
+	}
+	if err := b.expand(t.TempDir()); err == nil {
+		t.Error("a folder without workloads, and there is no error")
+	}
+	b.Workloads = []string{"SchedulingBasic"}
+	if err := b.expand(t.TempDir()); err != nil || len(b.Workloads) != 1 {
+		t.Errorf("without upstream's: %v, %v", b.Workloads, err)
 	}
 }

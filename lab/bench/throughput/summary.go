@@ -10,13 +10,15 @@ import (
 
 // Write writes a line for each measurement, a line after the last measurement of each
 // workload and number of nodes for each profile beside the default one, and a line of
-// key=value pairs: that of the smallest ratio, and the ratio of pod groups, which have a goal of their own. LayerLocality is
-// what is meant where no profile is named.
+// key=value pairs: that of the smallest ratio, the ratio of pod groups, which have a goal of their own, and in how many of
+// upstream's workloads only our profile is below upstream's threshold. LayerLocality is what is meant where no profile is
+// named.
 func (r *Result) Write(w io.Writer) error {
 	if len(r.Measurements) == 0 {
 		return errors.New("nothing was measured")
 	}
 	smallest, last, groups := 0.0, "", ""
+	thresholds, below := 0, 0
 	for rest := r.Measurements; len(rest) > 0; {
 		n := 1
 		for n < len(rest) && rest[n].Workload == rest[0].Workload && rest[n].Nodes == rest[0].Nodes {
@@ -37,6 +39,9 @@ func (r *Result) Write(w io.Writer) error {
 		for _, profile := range profiles {
 			stock, ours := meanOf(measured, defaultProfile, speed), meanOf(measured, profile, speed)
 			where := fmt.Sprintf("workload=%s nodes=%d", measured[0].Workload, measured[0].Nodes)
+			if measured[0].Threshold > 0 {
+				where = fmt.Sprintf("workload=%s threshold=%.0f", measured[0].Workload, measured[0].Threshold)
+			}
 			if profile != ourProfile {
 				where += " profile=" + profile
 			}
@@ -47,10 +52,20 @@ func (r *Result) Write(w io.Writer) error {
 				groups = fmt.Sprintf(" group_ratio=%.3f group_spread=%.3f", ours/stock, spread(measured, profile))
 				continue
 			}
+			if threshold := measured[0].Threshold; threshold > 0 {
+				thresholds++
+				if stock >= threshold && ours < threshold {
+					below++
+				}
+				continue
+			}
 			if last == "" || ours/stock < smallest {
 				smallest, last = ours/stock, " "+result+" "+where
 			}
 		}
+	}
+	if thresholds > 0 {
+		groups += fmt.Sprintf(" upstream_thresholds=%d only_ours_below=%d", thresholds, below)
 	}
 	_, err := fmt.Fprintf(w, "scheduler_perf%s%s\n", last, groups)
 	return err

@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/lab/cluster"
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
+	"github.com/layer-locality/layer-locality/lab/scenario"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
 )
 
@@ -76,7 +77,8 @@ func TestCollection(t *testing.T) {
 	begin := time.Now()
 	nodes := []*cluster.Node{c.Node(stock), c.Node(exclusive)}
 	for _, node := range nodes {
-		shrink(t, node)
+		must(t, node.Kubelet().Stop(t.Context()))
+		must(t, scenario.SmallStorage(t.Context(), node, disk))
 	}
 	names := pushAll(t)
 	before := map[string]int64{}
@@ -137,24 +139,6 @@ func TestCollection(t *testing.T) {
 }
 
 func percent(bytes int64) string { return fmt.Sprintf("%d %%", bytes*100/disk) }
-
-// shrink gives a node a small file system for images, and stops its kubelet. That learns about
-// it from cadvisor, which looks for CRI-O at its usual address.
-func shrink(t *testing.T, node *cluster.Node) {
-	t.Helper()
-	ctx := t.Context()
-	must(t, node.Kubelet().Stop(ctx))
-	must(t, node.Runtime().Stop(ctx))
-	for _, command := range [][]string{
-		{"mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d", disk), "tmpfs", "/var/lib/containers/storage"},
-		{"mkdir", "-p", "/run/crio"},
-		{"ln", "-sfn", node.CRISocket(), "/run/crio/crio.sock"},
-	} {
-		_, err := node.Exec(ctx, command[0], command[1:]...)
-		must(t, err)
-	}
-	must(t, node.Runtime().Start(ctx))
-}
 
 // pushAll pushes the images that are nothing but the base, and then others on it.
 func pushAll(t *testing.T) (names []string) {

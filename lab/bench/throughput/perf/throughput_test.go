@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -28,6 +29,7 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	perf "k8s.io/kubernetes/test/integration/scheduler_perf"
 	"k8s.io/kubernetes/test/utils/ktesting"
+	"sigs.k8s.io/yaml"
 
 	"github.com/layer-locality/layer-locality/lab/bench/fleet"
 	"github.com/layer-locality/layer-locality/lab/eval/dataset"
@@ -40,7 +42,7 @@ import (
 )
 
 var (
-	workload    = flag.String("workload", basic, basic+", "+withLayers+" or "+withGroups)
+	workload    = flag.String("workload", basic, basic+", "+withLayers+", "+withGroups+" or one of scheduler_perf's own, TOPIC/TEST CASE/WORKLOAD")
 	profile     = flag.String("profile", "default", "name of the measured profile; default and extender have no plugin of ours")
 	config      = flag.String("config", "", "file with the KubeSchedulerConfiguration of the profile")
 	extender    = flag.String("extender", "", "layer-extender, which the profile asks; empty for none")
@@ -85,14 +87,14 @@ func TestMain(m *testing.M) {
 }
 
 func BenchmarkPerfScheduling(b *testing.B) {
-	enabled := ""
+	enabled := map[string]bool{}
 	registry := frameworkruntime.Registry{}
 	for name, make := range map[string]frameworkruntime.PluginFactory{
 		layerlocality.Name: layerlocality.NewFactory().New, qosaware.Name: qosaware.NewFactory().New,
 		safe.Name: safe.NewFactory().New, packing.Name: packing.NewFactory().New, congestion.Name: congestion.New,
 	} {
 		registry[name] = func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-			enabled += name
+			enabled[name] = true
 			return make(ctx, args, handle)
 		}
 	}
@@ -118,15 +120,59 @@ func BenchmarkPerfScheduling(b *testing.B) {
 		b.Logf("%d images (%s)", len(images), source)
 		options = append(options, perf.WithNodeUpdateFn(stateImages(fleet.Images(images))))
 	default:
-		b.Fatalf("-workload=%s: want %s, %s or %s", *workload, basic, withLayers, withGroups)
+		if strings.Count(*workload, "/") < 2 {
+			b.Fatalf("-workload=%s: want %s, %s, %s or TOPIC/TEST CASE/WORKLOAD", *workload, basic, withLayers, withGroups)
+		}
 	}
 	if *extender != "" {
 		options = append(options, perf.WithPrepareFn(func(tCtx ktesting.TContext) error { return startExtender(tCtx, *initialPods+*pods) }))
 	}
-	perf.RunBenchmarkPerfScheduling(b, testCase(b, image), *profile, registry, options...)
-	if enabled != ours[*profile] {
-		b.Fatalf("profile %s: plugins of ours: %q, want %q", *profile, enabled, ours[*profile])
+	file := ""
+	if strings.Contains(*workload, "/") {
+		file = upstreamCase(b)
+	} else {
+		file = testCase(b, image)
 	}
+	perf.RunBenchmarkPerfScheduling(b, file, *profile, registry, options...)
+	if got := slices.Sorted(maps.Keys(enabled)); !slices.Equal(got, strings.Fields(ours[*profile])) {
+		b.Fatalf("profile %s: plugins of ours: %q, want %q", *profile, got, ours[*profile])
+	}
+}
+
+// upstreamCase writes one of scheduler_perf's own workloads with the profile of the flags, without its threshold, which
+// would end it without figures, and returns the name of the file. Paths in it are relative to the folder of its topic.
+func upstreamCase(b *testing.B) string {
+	parts := strings.SplitN(*workload, "/", 3) // some names of workloads have slashes, too
+	b.Chdir(filepath.Join(os.Getenv("TEST_SRCDIR"), os.Getenv("TEST_WORKSPACE"), "k8s.io/kubernetes/test/integration/scheduler_perf", parts[0]))
+	text, err := os.ReadFile("performance-config.yaml")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var cases []map[string]any
+	if err := yaml.Unmarshal(text, &cases); err != nil {
+		b.Fatal(err)
+	}
+	cases = slices.DeleteFunc(cases, func(c map[string]any) bool { return c["name"] != parts[1] })
+	if len(cases) != 1 {
+		b.Fatalf("-workload=%s: %d test cases, want 1", *workload, len(cases))
+	}
+	var workloads []any
+	for _, w := range cases[0]["workloads"].([]any) {
+		if w := w.(map[string]any); w["name"] == parts[2] {
+			delete(w, "threshold")
+			w["labels"] = []string{"performance"}
+			workloads = append(workloads, w)
+		}
+	}
+	cases[0]["workloads"], cases[0]["schedulerConfigPath"] = workloads, *config
+	if text, err = yaml.Marshal(cases); err != nil {
+		b.Fatal(err)
+	}
+	file := filepath.Join(b.TempDir(), "workload.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	return file
 }
 
 // testCase writes the files that scheduler_perf reads, and returns the name of
