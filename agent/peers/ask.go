@@ -11,13 +11,13 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -247,29 +247,7 @@ func (a *Asker) from(ctx context.Context, p *peer, out *checked) error {
 	case answer.ContentLength != out.size:
 		return fmt.Errorf("it announces %d bytes instead of %d", answer.ContentLength, out.size)
 	}
-	var seen atomic.Int64
-	go func() {
-		ticker := time.NewTicker(a.window)
-		defer ticker.Stop()
-		for last := int64(0); ; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-			}
-			now := seen.Load()
-			if now-last < int64(float64(out.rate)*a.window.Seconds()) {
-				cancel(errSlow)
-				return
-			}
-			last = now
-		}
-	}()
-	_, err = io.Copy(out, readerFunc(func(b []byte) (int, error) {
-		n, err := answer.Body.Read(b)
-		seen.Add(int64(n))
-		return n, err
-	}))
+	_, err = io.Copy(out, a.timed(answer.Body, out.rate, func() { cancel(errSlow) }))
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -277,6 +255,27 @@ func (a *Asker) from(ctx context.Context, p *peer, out *checked) error {
 		err = errWrong
 	}
 	return err
+}
+
+// timed reads what a peer sends, and calls slow once it waited for a window in which too little came. While
+// CRI-O is slow to take it, nobody waits for the peer.
+func (a *Asker) timed(from io.Reader, rate int64, slow func()) io.Reader {
+	var (
+		waited time.Duration
+		came   int64
+	)
+	timer := time.AfterFunc(math.MaxInt64, slow)
+	return readerFunc(func(b []byte) (int, error) {
+		began := time.Now()
+		timer.Reset(a.window - waited)
+		n, err := from.Read(b)
+		timer.Stop()
+		waited += time.Since(began)
+		if came += int64(n); float64(came) >= float64(rate)*a.window.Seconds() {
+			waited, came = 0, 0
+		}
+		return n, err
+	})
 }
 
 type readerFunc func([]byte) (int, error)

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -364,6 +365,7 @@ func TestFaults(t *testing.T) {
 		wrong[at]++
 		return wrong
 	}
+	const slowWindow = 100 * time.Millisecond
 	// part sends the first bytes and ends, or says nothing more.
 	part := func(bytes int, ends bool) func([]byte) http.HandlerFunc {
 		return func(content []byte) http.HandlerFunc {
@@ -439,9 +441,6 @@ func TestFaults(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			c := newCluster(t, 3)
 			asks, first, second := c.nodes[0], c.nodes[1], c.nodes[2]
-			if tc.slow {
-				asks.asker.window = 100 * time.Millisecond
-			}
 			content, layer := c.layer(first)
 			if handler := tc.first(content); handler != nil {
 				c.hostile(first, handler)
@@ -454,8 +453,17 @@ func TestFaults(t *testing.T) {
 			now := time.Now()
 			asks.index.now = func() time.Time { return now }
 			c.publish()
-			// Alone
-			got, err := asks.fetch(t, content, layer)
+			// Alone: it is slow once all came that it sends.
+			var got []byte
+			if tc.slow && !tc.late {
+				asks.asker.window = slowWindow
+			}
+			_, err := asks.asker.fetch(t.Context(), wanted{layer, size, leastRate, content[:HeadBytes]}, writerFunc(func(p []byte) (int, error) {
+				if got = append(got, p...); tc.slow && len(got) == 2*trial {
+					asks.asker.window = slowWindow
+				}
+				return len(p), nil
+			}))
 			if err == nil || len(got) >= size || len(got) > 0 != tc.late {
 				t.Errorf("alone: %d bytes, %v", len(got), err)
 			}
@@ -717,9 +725,42 @@ func TestRateOfTheRegistry(t *testing.T) {
 			}
 		}
 	})
-	a.window = time.Second
+	a.window = 10 * time.Millisecond
 	if try(large, "&rate=1000000000000000"); testutil.ToFloat64(c.nodes[0].metrics.asked.WithLabelValues(slow)) != 1 {
 		t.Error("a peer is fast enough that sends less than a petabyte a second")
+	}
+}
+
+// What counts is the time in which nothing else is done than to wait for the peer.
+func TestTimed(t *testing.T) {
+	const rate = 1000
+	for what, tc := range map[string]struct {
+		read, written time.Duration // for 100 bytes
+		slow          int           // after how many reads; 0 for never
+	}{
+		"as fast":                 {read: 100 * time.Millisecond},
+		"slower":                  {read: 101 * time.Millisecond, slow: 5},
+		"stalled":                 {read: time.Hour, slow: 1},
+		"CRI-O is slow":           {read: 50 * time.Millisecond, written: time.Hour},
+		"CRI-O is slow, and this": {read: 200 * time.Millisecond, written: time.Hour, slow: 3},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reads, slow := 0, 0
+				r := (&Asker{window: 500 * time.Millisecond}).timed(readerFunc(func([]byte) (int, error) {
+					reads++
+					time.Sleep(tc.read - time.Microsecond)
+					return 100, nil
+				}), rate, func() { slow = cmp.Or(slow, reads) })
+				for range 100 {
+					_, _ = r.Read(nil)
+					time.Sleep(tc.written)
+				}
+				if slow != tc.slow {
+					t.Errorf("slow at read %d, want %d", slow, tc.slow)
+				}
+			})
+		})
 	}
 }
 
