@@ -31,8 +31,8 @@ const (
 	// maxFetching is how many layers are on their way.
 	maxFetching = 16
 	// connectTime is what a peer has to accept a connection, answerTime to begin to send, and window is
-	// over which its rate is seen: CRI-O waits for two seconds, which may be enough for another one.
-	connectTime, answerTime, window = time.Second, time.Second, 500 * time.Millisecond
+	// over which its rate is seen: CRI-O waits for two seconds, and half of one is left for the next peer.
+	connectTime, answerTime, window = 500 * time.Millisecond, 500 * time.Millisecond, 500 * time.Millisecond
 	// trial is what a peer has to send before any of it is passed on: one that fails by then costs
 	// nothing but time, as the next one begins anew.
 	trial = 1 << 20
@@ -72,8 +72,8 @@ func NewAsker(identity *Identity, index *Index, m *metrics, events *Events) *Ask
 }
 
 // Handler serves CRI-O of this node: POST /held answers a list of digests with those that peers seem to
-// have; POST /layers/<digest>?size=<bytes>&rate=<bytes>, with the head of the layer, answers with the layer, in so
-// many bytes a second at least.
+// have; POST /layers/<digest>?size=<bytes>&rate=<bytes>, with the head of the layer, answers with the layer. All
+// layers on their way shall come in so many bytes a second.
 func (a *Asker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /held", a.held)
@@ -130,7 +130,7 @@ func (a *Asker) layer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	sent, err := a.fetch(r.Context(), wanted{layer, size, max(rate, leastRate), head}, w)
+	sent, err := a.fetch(r.Context(), wanted{layer, size, rate, head}, w)
 	switch {
 	case err == nil:
 	case sent > 0:
@@ -155,7 +155,7 @@ func (a *Asker) candidates(layer string) []*peer {
 type wanted struct {
 	layer string
 	size  int64
-	rate  int64 // bytes a second, at least
+	rate  int64 // bytes a second of all layers on their way, at least
 	head  []byte
 }
 
@@ -168,6 +168,10 @@ func (a *Asker) fetch(ctx context.Context, want wanted, to io.Writer) (sent int6
 		err = a.from(ctx, p, out)
 		a.metrics.received.Add(float64(out.written))
 		if ctx.Err() != nil || out.err != nil { // CRI-O wants no more
+			if out.behind > a.window { // and that is why
+				a.metrics.asked.WithLabelValues(slow).Inc()
+				a.failed(p, lastPause)
+			}
 			return out.passed, errors.Join(ctx.Err(), out.err)
 		}
 		a.metrics.asked.WithLabelValues(resultOf(err)).Inc()
@@ -247,7 +251,7 @@ func (a *Asker) from(ctx context.Context, p *peer, out *checked) error {
 	case answer.ContentLength != out.size:
 		return fmt.Errorf("it announces %d bytes instead of %d", answer.ContentLength, out.size)
 	}
-	_, err = io.Copy(out, a.timed(answer.Body, out.rate, func() { cancel(errSlow) }))
+	_, err = io.Copy(out, a.timed(answer.Body, out, func() { cancel(errSlow) }))
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -257,9 +261,9 @@ func (a *Asker) from(ctx context.Context, p *peer, out *checked) error {
 	return err
 }
 
-// timed reads what a peer sends, and calls slow once it waited for a window in which too little came. While
-// CRI-O is slow to take it, nobody waits for the peer.
-func (a *Asker) timed(from io.Reader, rate int64, slow func()) io.Reader {
+// timed reads what a peer sends, and calls slow once it waited for a window in which less came than half of
+// the peer's share. While CRI-O is slow to take it, nobody waits for the peer.
+func (a *Asker) timed(from io.Reader, out *checked, slow func()) io.Reader {
 	var (
 		waited time.Duration
 		came   int64
@@ -270,8 +274,12 @@ func (a *Asker) timed(from io.Reader, rate int64, slow func()) io.Reader {
 		timer.Reset(a.window - waited)
 		n, err := from.Read(b)
 		timer.Stop()
-		waited += time.Since(began)
-		if came += int64(n); float64(came) >= float64(rate)*a.window.Seconds() {
+		passed := time.Since(began)
+		share := float64(out.rate) / float64(max(1, len(a.fetching))) // of each layer that is on its way
+		out.behind = max(0, out.behind+passed-time.Duration(float64(n)/max(share, leastRate)*float64(time.Second)))
+		waited += passed
+		// Half, as some may be slow while others are fast.
+		if came += int64(n); float64(came) >= max(share/2, leastRate)*a.window.Seconds() {
 			waited, came = 0, 0
 		}
 		return n, err
@@ -291,11 +299,12 @@ type checked struct {
 	written int64  // by this peer
 	held    []byte // of that, what is not passed on
 	passed  int64
-	err     error // of to
+	err     error         // of to
+	behind  time.Duration // this peer, what it was ahead does not count
 }
 
 // begin forgets what another peer sent.
-func (c *checked) begin() { c.sum, c.written, c.held = sha256.New(), 0, c.held[:0] }
+func (c *checked) begin() { c.sum, c.written, c.held, c.behind = sha256.New(), 0, c.held[:0], 0 }
 
 func (c *checked) Write(p []byte) (int, error) {
 	if int64(len(p)) > c.size-c.written {

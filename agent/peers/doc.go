@@ -23,16 +23,16 @@
 //   - Bounds of who serves: connections, in all and of each node; bytes a second; a rate below which a
 //     connection ends. Who comes when all places are taken is refused at once, and asks another one.
 //   - What a pull may lose, beside one without peers: a second for the question which layers peers have,
-//     the 256 KiB of each layer that are read twice, and two seconds in which peers were behind 95 % of the
-//     rate at which this node got its last downloads from registries (2 MiB a second if it had none in the
-//     last hour). Then CRI-O goes on without peers, with the layers that came. It throws away what it got of
-//     the others, three at most: if peers fail late, these layers take twice as long as from the registry,
-//     and no other ones. A peer that is slow or stalls in the first MiB is left for the next one within a
-//     second.
+//     the 256 KiB of each layer that are read twice, and two seconds in which the peers of all pulls were
+//     behind 95 % of the rate at which this node got its last downloads from registries. Until CRI-O had
+//     one, it asks no peers. If they are behind, it goes on without them, with the layers that came. It
+//     throws away what it got of the others, three of each pull at most: if peers fail late, these layers
+//     take twice as long as from the registry, and no other ones. A peer that is slow or stalls in the first
+//     MiB is left for the next one within a second and a half.
 //   - One peer sends a layer: if it ends after its first MiB, the registry sends all of that layer. So who
 //     sent something else is known. It is not asked for an hour, in a result of requests to peers, which
 //     have no names as anybody may read them, and in an event on its Node. One that ended, or became slow,
-//     after its first MiB is left alone for five minutes, one that failed before for seconds, and longer
-//     each time. So a hostile node delays a pull by as long as the registry takes for three layers at
+//     after its first MiB, or was half a second behind its part of that rate when CRI-O gave up, is left
+//     alone for five minutes, one that failed before for seconds, and longer each time. So a hostile node delays a pull by as long as the registry takes for three layers at
 //     most, and no more than one in five minutes.
 package peers

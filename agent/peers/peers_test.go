@@ -733,34 +733,63 @@ func TestRateOfTheRegistry(t *testing.T) {
 
 // What counts is the time in which nothing else is done than to wait for the peer.
 func TestTimed(t *testing.T) {
-	const rate = 1000
+	const rate = 6 * leastRate
 	for what, tc := range map[string]struct {
-		read, written time.Duration // for 100 bytes
+		read, written time.Duration // for what comes in a tenth of a second at the rate
+		others        int           // layers
 		slow          int           // after how many reads; 0 for never
+		behind        bool          // for longer than a window
 	}{
 		"as fast":                 {read: 100 * time.Millisecond},
-		"slower":                  {read: 101 * time.Millisecond, slow: 5},
-		"stalled":                 {read: time.Hour, slow: 1},
+		"slower":                  {read: 160 * time.Millisecond, behind: true},
+		"half as fast":            {read: 201 * time.Millisecond, slow: 3, behind: true},
+		"stalled":                 {read: time.Hour, slow: 1, behind: true},
+		"has a third":             {read: 299 * time.Millisecond, others: 2},
+		"has half of that":        {read: 401 * time.Millisecond, others: 2, behind: true},
+		"has less than that":      {read: 601 * time.Millisecond, others: 2, slow: 1, behind: true},
 		"CRI-O is slow":           {read: 50 * time.Millisecond, written: time.Hour},
-		"CRI-O is slow, and this": {read: 200 * time.Millisecond, written: time.Hour, slow: 3},
+		"CRI-O is slow, and this": {read: 300 * time.Millisecond, written: time.Hour, slow: 2, behind: true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				reads, slow := 0, 0
-				r := (&Asker{window: 500 * time.Millisecond}).timed(readerFunc(func([]byte) (int, error) {
+				a := &Asker{window: 500 * time.Millisecond, fetching: make(chan struct{}, maxFetching)}
+				for range tc.others + 1 {
+					a.fetching <- struct{}{}
+				}
+				out := &checked{wanted: wanted{rate: rate}}
+				r := a.timed(readerFunc(func([]byte) (int, error) {
 					reads++
-					time.Sleep(tc.read - time.Microsecond)
-					return 100, nil
-				}), rate, func() { slow = cmp.Or(slow, reads) })
+					time.Sleep(tc.read)
+					return rate / 10, nil
+				}), out, func() { slow = cmp.Or(slow, reads) })
 				for range 100 {
 					_, _ = r.Read(nil)
 					time.Sleep(tc.written)
 				}
-				if slow != tc.slow {
-					t.Errorf("slow at read %d, want %d", slow, tc.slow)
+				if slow != tc.slow || (out.behind > a.window) != tc.behind {
+					t.Errorf("slow at read %d, want %d; behind for %s", slow, tc.slow, out.behind)
 				}
 			})
 		})
+	}
+}
+
+// A peer because of which CRI-O gives up is left alone, another one is not.
+func TestGivenUp(t *testing.T) {
+	for behind, window := range map[bool]time.Duration{true: time.Nanosecond, false: time.Minute} {
+		c := newCluster(t, 2)
+		a := c.nodes[0].asker
+		content, layer := c.layer(c.nodes[1])
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := a.fetch(ctx, wanted{layer, size, 1 << 60, content[:HeadBytes]}, writerFunc(func(p []byte) (int, error) {
+			a.window = window
+			cancel()
+			return 0, io.ErrClosedPipe
+		}))
+		if !errors.Is(err, context.Canceled) || (len(a.candidates(layer)) == 0) != behind {
+			t.Errorf("behind for longer than %s: %v, left alone %v", window, err, a.pauses)
+		}
 	}
 }
 

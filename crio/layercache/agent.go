@@ -59,62 +59,58 @@ func (a agent) held(ctx context.Context, layers []types.BlobInfo) (map[digest.Di
 		fmt.Fprintln(&question, layer.Digest)
 	}
 
-	answer, err := a.post(ctx, "/held", strings.NewReader(question.String()))
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-
 	held := map[digest.Digest]bool{}
 
-	lines := bufio.NewScanner(io.LimitReader(answer.Body, int64(question.Len())))
-	for lines.Scan() {
-		held[digest.Digest(lines.Text())] = true
-	}
+	err := a.post(ctx, "/held", strings.NewReader(question.String()), func(answer io.Reader) error {
+		lines := bufio.NewScanner(io.LimitReader(answer, int64(question.Len())))
+		for lines.Scan() {
+			held[digest.Digest(lines.Text())] = true
+		}
 
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("answer of layer-agent: %w", err)
-	}
+		return lines.Err() //nolint:wrapcheck // The caller does.
+	})
 
-	return held, nil
+	return held, err
 }
 
-// fetch writes what a neighbour sends as that layer, of which head is known, in so many bytes a second.
+// fetch writes what a neighbour sends as that layer, of which head is known. All that come shall
+// have so many bytes a second.
 func (a agent) fetch(ctx context.Context, layer types.BlobInfo, head []byte, rate int64, to io.Writer) error {
-	answer, err := a.post(ctx, fmt.Sprintf("/layers/%s?size=%d&rate=%d", layer.Digest, layer.Size, rate), bytes.NewReader(head))
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
+	path := fmt.Sprintf("/layers/%s?size=%d&rate=%d", layer.Digest, layer.Size, rate)
 
-	sent, err := io.Copy(to, io.LimitReader(answer.Body, layer.Size+1))
+	return a.post(ctx, path, bytes.NewReader(head), func(answer io.Reader) error {
+		sent, err := io.Copy(to, io.LimitReader(answer, layer.Size+1))
 
-	switch {
-	case err != nil:
-		return fmt.Errorf("after %d bytes: %w", sent, err)
-	case sent != layer.Size:
-		return fmt.Errorf("%d bytes or more came instead of %d", sent, layer.Size)
-	}
+		switch {
+		case err != nil:
+			return fmt.Errorf("after %d bytes: %w", sent, err)
+		case sent != layer.Size:
+			return fmt.Errorf("%d bytes or more came instead of %d", sent, layer.Size)
+		}
 
-	return nil
+		return nil
+	})
 }
 
-func (a agent) post(ctx context.Context, path string, body io.Reader) (*http.Response, error) {
+func (a agent) post(ctx context.Context, path string, body io.Reader, read func(io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://layer-agent"+path, body)
 	if err != nil {
-		return nil, fmt.Errorf("question to layer-agent: %w", err)
+		return fmt.Errorf("question to layer-agent: %w", err)
 	}
 
 	answer, err := a.client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("layer-agent: %w", err)
+		return fmt.Errorf("layer-agent: %w", err)
 	}
+	defer answer.Body.Close()
 
 	if answer.StatusCode != http.StatusOK {
-		answer.Body.Close()
-
-		return nil, fmt.Errorf("layer-agent answers %s", answer.Status)
+		return fmt.Errorf("layer-agent answers %s", answer.Status)
 	}
 
-	return answer, nil
+	if err := read(answer.Body); err != nil {
+		return fmt.Errorf("answer of layer-agent: %w", err)
+	}
+
+	return nil
 }

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// mostSeen is how many downloads from registries are remembered, and seenFor for how long.
-	mostSeen, seenFor = 16, time.Hour
+	// mostSeen is how many downloads from registries are remembered.
+	mostSeen = 16
 
 	// leastRate is how many bytes a second neighbours have to send in any case: agent/peers has the
 	// same number.
@@ -62,8 +62,8 @@ func (r *rates) add(d download) {
 	r.last = r.last[max(0, len(r.last)-mostSeen):]
 }
 
-// rate returns how many bytes a second came while anything did; leastRate if that is more.
-func (r *rates) rate(now time.Time) int64 {
+// rate returns how many bytes a second came while anything did, at least leastRate; 0 if nothing came yet.
+func (r *rates) rate() int64 {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 
@@ -74,10 +74,6 @@ func (r *rates) rate(now time.Time) int64 {
 	)
 
 	for _, d := range slices.SortedFunc(slices.Values(r.last), func(a, b download) int { return a.from.Compare(b.from) }) {
-		if now.Sub(d.to) > seenFor {
-			continue
-		}
-
 		bytes += d.bytes
 
 		if d.from.After(until) {
@@ -90,19 +86,24 @@ func (r *rates) rate(now time.Time) int64 {
 	}
 
 	if busy == 0 {
-		return leastRate
+		return 0
 	}
 
 	return max(leastRate, int64(float64(bytes)/busy.Seconds()))
 }
 
-// pace is how fast neighbours are for one pull, as a Writer of what they send.
+// pace is how fast neighbours are for all pulls together, as they share a link. It is a Writer of what
+// neighbours send.
 type pace struct {
-	rate     int64 // about that of the registry
 	patience time.Duration
 	coming   atomic.Int32 // layers
 	came     atomic.Int64 // bytes that are not counted yet
-	behind   time.Duration
+
+	lock   sync.Mutex
+	pulls  int
+	rate   int64 // about that of the registry
+	behind time.Duration
+	seen   time.Time // until when that is counted
 }
 
 func (p *pace) Write(b []byte) (int, error) {
@@ -111,36 +112,56 @@ func (p *pace) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// begin begins a pull, for which neighbours have to be as fast as rate.
+func (p *pace) begin(rate int64, now time.Time) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	if p.pulls++; p.pulls == 1 {
+		p.behind, p.seen = 0, now
+		p.came.Store(0)
+	}
+
+	p.rate = rate
+}
+
+func (p *pace) end() {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
+	p.pulls--
+}
+
 // watch calls end once neighbours are too far behind.
 func (p *pace) watch(ctx context.Context, end func(error)) {
 	ticker := time.NewTicker(p.patience / 20)
 	defer ticker.Stop()
 
-	for last := time.Now(); ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
 
-		now := time.Now()
-		if p.late(now.Sub(last)) {
+		if p.late(time.Now()) {
 			end(errBehind)
 
 			return
 		}
-
-		last = now
 	}
 }
 
-// late reports whether neighbours are too far behind after some more time. What they were ahead does
-// not count.
-func (p *pace) late(passed time.Duration) bool {
+// late reports whether neighbours are too far behind by now. What they were ahead does not count.
+func (p *pace) late(now time.Time) bool {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+
 	if p.coming.Load() > 0 {
-		p.behind += passed
+		p.behind += now.Sub(p.seen)
 	}
 
+	p.seen = now
 	p.behind -= time.Duration(float64(p.came.Swap(0)) / float64(p.rate) * float64(time.Second))
 	p.behind = max(0, p.behind)
 

@@ -44,21 +44,22 @@ type Store struct {
 
 // Taker takes layers from neighbours.
 type Taker struct {
-	cache    *Cache
-	agent    agent
-	patience time.Duration
+	*pace
+
+	cache *Cache
+	agent agent
 }
 
 // NewTaker returns one that asks the agent at a socket.
 func NewTaker(cache *Cache, socket string) *Taker {
-	return &Taker{cache, newAgent(socket), patience}
+	return &Taker{&pace{patience: patience}, cache, newAgent(socket)}
 }
 
 // taking is what goes on for one pull.
 type taking struct {
 	*Taker
-	*pace
 
+	rate    int64 // that neighbours have to have
 	source  types.ImageSource
 	store   Store
 	observe func(*types.ProgressProperties)
@@ -72,12 +73,17 @@ type got struct {
 }
 
 // Take puts those layers of an image into the store that neighbours have, from the bottom up, until one
-// is missing. The policy must allow the image of source. It has no error: what is not there, the copy
-// downloads. observe gets what a copy would report of these layers.
+// is missing, once it is known how fast registries are. The policy must allow the image of source. It has
+// no error: what is not there, the copy downloads. observe gets what a copy would report of these layers.
 func (t *Taker) Take(ctx context.Context, source types.ImageSource, layers []types.BlobInfo, store Store, observe func(*types.ProgressProperties)) {
 	began := time.Now()
-	rate := t.cache.rates.rate(began)
-	taking := taking{t, &pace{rate: rate - rate/20, patience: t.patience}, source, store, observe} // as fast on the same link
+
+	rate := t.cache.rates.rate()
+	if rate == 0 {
+		return // The registry may be faster.
+	}
+
+	taking := taking{t, rate - rate/20, source, store, observe} // as fast on the same link
 
 	parent, layers := taking.above(layers)
 	if layers = taking.wanted(ctx, layers); len(layers) == 0 {
@@ -166,10 +172,11 @@ func (t taking) all(ctx context.Context, parent string, layers []types.BlobInfo)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
+	t.begin(t.rate, time.Now())
+	defer t.end()
+
 	go t.watch(ctx, cancel)
 
-	// Some may be slow while others are fast.
-	least := t.pace.rate / int64(min(together, len(layers))) / 2
 	places := make(chan struct{}, together)
 	coming := make([]chan got, len(layers))
 
@@ -181,7 +188,7 @@ func (t taking) all(ctx context.Context, parent string, layers []types.BlobInfo)
 		for i, layer := range layers {
 			places <- struct{}{}
 
-			go func() { coming[i] <- t.get(ctx, layer, least) }()
+			go func() { coming[i] <- t.get(ctx, layer) }()
 		}
 	}()
 
@@ -227,8 +234,8 @@ func (t taking) put(parent string, layer types.BlobInfo, g got) (id string, err 
 	return id, nil
 }
 
-// get gets a layer, from a neighbour in at least so many bytes a second. Its file is the caller's.
-func (t taking) get(ctx context.Context, layer types.BlobInfo, least int64) (g got) {
+// get gets a layer. Its file is the caller's.
+func (t taking) get(ctx context.Context, layer types.BlobInfo) (g got) {
 	if g.err = context.Cause(ctx); g.err != nil {
 		return g
 	}
@@ -245,7 +252,7 @@ func (t taking) get(ctx context.Context, layer types.BlobInfo, least int64) (g g
 
 	g.path = file.Name()
 
-	if err := t.download(ctx, layer, least, file); err != nil {
+	if err := t.download(ctx, layer, file); err != nil {
 		if errors.Is(context.Cause(ctx), errBehind) {
 			err = errBehind
 		}
@@ -268,7 +275,7 @@ func (t taking) get(ctx context.Context, layer types.BlobInfo, least int64) (g g
 
 // download fills a file with a layer: from its registry if it is small, or else from a neighbour, who
 // wants its head.
-func (t taking) download(ctx context.Context, layer types.BlobInfo, least int64, file *os.File) error {
+func (t taking) download(ctx context.Context, layer types.BlobInfo, file *os.File) error {
 	head, err := t.head(ctx, layer)
 	if err != nil {
 		return fmt.Errorf("the registry: %w", err)
@@ -286,7 +293,7 @@ func (t taking) download(ctx context.Context, layer types.BlobInfo, least int64,
 		_, err = to.Write(head)
 	} else {
 		t.coming.Add(1)
-		err = t.agent.fetch(ctx, layer, head, least, io.MultiWriter(to, t.pace))
+		err = t.agent.fetch(ctx, layer, head, t.rate, io.MultiWriter(to, t.pace))
 		t.coming.Add(-1)
 	}
 
