@@ -17,7 +17,12 @@ import (
 // WithPeers has CRI-O of a node exchange layers with other nodes; for cluster.Config.PerNode.
 func WithPeers(_ string, crio, _ *cluster.Component) {
 	crio.Env = []string{"CRIO_LAYER_PEERS=on"}
-	// After RoomForLayers, the store is a mount of its own, into which no link leads from /var/tmp.
+	TemporaryInStore("", crio, nil)
+}
+
+// TemporaryInStore has CRI-O of a node download layers to the store's file system, as WithPeers does; for
+// cluster.Config.PerNode. After RoomForLayers, the store is a mount of its own, into which no link leads from /var/tmp.
+func TemporaryInStore(_ string, crio, _ *cluster.Component) {
 	crio.Config = map[string]any{"crio": map[string]any{"image": map[string]any{"big_files_temporary_dir": "/var/lib/containers/storage"}}}
 }
 

@@ -110,7 +110,8 @@ func (c *Config) run(ctx context.Context, round int, side Side) (_ *Turn, err er
 	}
 	profile := scenario.Recommended(scenario.Layers, nil)
 	config := cluster.Config{
-		Name: "bench-peers", LogDir: logDir, Nodes: c.Nodes, Bandwidth: c.Bandwidth, BetweenNodes: c.BetweenNodes, Flavour: cluster.Patched,
+		PerNode: scenario.TemporaryInStore, // of both sides, as RoomForLayers below: they differ in nothing else
+		Name:    "bench-peers", LogDir: logDir, Nodes: c.Nodes, Bandwidth: c.Bandwidth, BetweenNodes: c.BetweenNodes, Flavour: cluster.Patched,
 		Kubelet:   cluster.Component{Config: map[string]any{"serializeImagePulls": false}},
 		Scheduler: cluster.Component{Config: map[string]any{"profiles": []map[string]any{profile}}},
 		Addons:    []cluster.Addon{addons.Resolver(cluster.Component{Args: []string{"--allow-registry=*"}})},
@@ -125,7 +126,7 @@ func (c *Config) run(ctx context.Context, round int, side Side) (_ *Turn, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if err := scenario.RoomForLayers(ctx, running); err != nil { // of both sides, which differ in nothing else
+	if err := scenario.RoomForLayers(ctx, running); err != nil {
 		return nil, err
 	}
 	if err := lab.InstallAgent(ctx, c.Root, components...); err != nil {
