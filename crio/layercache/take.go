@@ -44,8 +44,7 @@ type Store struct {
 
 // Taker takes layers from neighbours.
 type Taker struct {
-	*pace
-
+	pace  *pace
 	cache *Cache
 	agent agent
 }
@@ -172,10 +171,10 @@ func (t taking) all(ctx context.Context, parent string, layers []types.BlobInfo)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	t.begin(t.rate, time.Now())
-	defer t.end()
+	t.pace.begin(t.rate, time.Now())
+	defer t.pace.end()
 
-	go t.watch(ctx, cancel)
+	go t.pace.watch(ctx, cancel)
 
 	places := make(chan struct{}, together)
 	coming := make([]chan got, len(layers))
@@ -292,9 +291,9 @@ func (t taking) download(ctx context.Context, layer types.BlobInfo, file *os.Fil
 	if int64(len(head)) == layer.Size {
 		_, err = to.Write(head)
 	} else {
-		t.coming.Add(1)
+		t.pace.coming.Add(1)
 		err = t.agent.fetch(ctx, layer, head, t.rate, io.MultiWriter(to, t.pace))
-		t.coming.Add(-1)
+		t.pace.coming.Add(-1)
 	}
 
 	if err != nil {

@@ -110,7 +110,7 @@ func newImage(t *testing.T, sizes ...int) *image {
 
 	i.cache.rates.add(aDownload)
 	i.taker = NewTaker(i.cache, socket)
-	i.taker.patience = time.Hour // a machine may be slow
+	i.taker.pace.patience = time.Hour // a machine may be slow
 
 	return i
 }
@@ -391,7 +391,7 @@ func TestFaults(t *testing.T) {
 		"more":            {set: only(1, func(w http.ResponseWriter, l testLayer) { w.Write(append(bytes.Clone(l.content), 0)) }), want: 1},
 		"nobody sends it": {set: only(1, func(w http.ResponseWriter, _ testLayer) { w.WriteHeader(http.StatusNotFound) }), want: 1},
 		"stalled": {set: func(i *image) {
-			i.taker.patience = 10 * time.Millisecond
+			i.taker.pace.patience = 10 * time.Millisecond
 			only(0, func(w http.ResponseWriter, l testLayer) {
 				w.Write(l.content[:l.Size/2])
 				w.(http.Flusher).Flush()
@@ -399,7 +399,7 @@ func TestFaults(t *testing.T) {
 			})(i)
 		}},
 		"1 kB/s": {set: func(i *image) {
-			i.taker.patience = 10 * time.Millisecond
+			i.taker.pace.patience = 10 * time.Millisecond
 			only(0, func(w http.ResponseWriter, l testLayer) {
 				for err := error(nil); err == nil; time.Sleep(10 * time.Millisecond) {
 					_, err = w.Write(l.content[:10])
