@@ -2,7 +2,6 @@ package peers
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -737,7 +736,7 @@ func TestTimed(t *testing.T) {
 	for what, tc := range map[string]struct {
 		read, written time.Duration // for what comes in a tenth of a second at the rate
 		others        int           // layers
-		slow          int           // after how many reads; 0 for never
+		slow          int64         // after how many reads; 0 for never
 		behind        bool          // for longer than a window
 	}{
 		"as fast":                 {read: 100 * time.Millisecond},
@@ -752,23 +751,23 @@ func TestTimed(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				reads, slow := 0, 0
+				var reads, slow atomic.Int64
 				a := &Asker{window: 500 * time.Millisecond, fetching: make(chan struct{}, maxFetching)}
 				for range tc.others + 1 {
 					a.fetching <- struct{}{}
 				}
 				out := &checked{wanted: wanted{rate: rate}}
 				r := a.timed(readerFunc(func([]byte) (int, error) {
-					reads++
+					reads.Add(1)
 					time.Sleep(tc.read)
 					return rate / 10, nil
-				}), out, func() { slow = cmp.Or(slow, reads) })
+				}), out, func() { slow.CompareAndSwap(0, reads.Load()) })
 				for range 100 {
 					_, _ = r.Read(nil)
 					time.Sleep(tc.written)
 				}
-				if slow != tc.slow || (out.behind > a.window) != tc.behind {
-					t.Errorf("slow at read %d, want %d; behind for %s", slow, tc.slow, out.behind)
+				if slow.Load() != tc.slow || (out.behind > a.window) != tc.behind {
+					t.Errorf("slow at read %d, want %d; behind for %s", slow.Load(), tc.slow, out.behind)
 				}
 			})
 		})
