@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -12,13 +11,13 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -31,12 +30,14 @@ const (
 	maxPeers = 3
 	// maxFetching is how many layers are on their way.
 	maxFetching = 16
-	// connectTime is what a peer has to accept a connection, answerTime to begin to send.
-	connectTime, answerTime = time.Second, 3 * time.Second
-	// window is over which a rate is seen. A peer below leastRate is left for the next one.
-	window = 3 * time.Second
-	// firstPause and lastPause are for how long a peer that failed is left alone, wrongPause one
-	// that sent something else.
+	// connectTime is what a peer has to accept a connection, answerTime to begin to send, and window is
+	// over which its rate is seen: CRI-O waits for two seconds, and half of one is left for the next peer.
+	connectTime, answerTime, window = 500 * time.Millisecond, 500 * time.Millisecond, 500 * time.Millisecond
+	// trial is what a peer has to send before any of it is passed on: one that fails by then costs
+	// nothing but time, as the next one begins anew.
+	trial = 1 << 20
+	// firstPause and lastPause are for how long a peer that failed is left alone: lastPause one that
+	// ended after its trial. wrongPause is for one that sent something else.
 	firstPause, lastPause, wrongPause = 5 * time.Second, 5 * time.Minute, time.Hour
 	// maxHeld is how many layers may be asked about at once.
 	maxHeld = v1alpha1.MaxLayers
@@ -47,6 +48,9 @@ type Asker struct {
 	identity *Identity
 	index    *Index
 	metrics  *metrics
+	events   *Events
+	connect  time.Duration
+	answer   time.Duration
 	window   time.Duration
 	fetching chan struct{}
 
@@ -60,12 +64,16 @@ type pause struct {
 }
 
 // NewAsker returns one.
-func NewAsker(identity *Identity, index *Index, m *metrics) *Asker {
-	return &Asker{identity: identity, index: index, metrics: m, window: window, fetching: make(chan struct{}, maxFetching), pauses: map[string]pause{}}
+func NewAsker(identity *Identity, index *Index, m *metrics, events *Events) *Asker {
+	return &Asker{
+		identity: identity, index: index, metrics: m, events: events, connect: connectTime, answer: answerTime, window: window,
+		fetching: make(chan struct{}, maxFetching), pauses: map[string]pause{},
+	}
 }
 
 // Handler serves CRI-O of this node: POST /held answers a list of digests with those that peers seem to
-// have; POST /layers/<digest>?size=<bytes>, with the head of the layer, answers with the layer.
+// have; POST /layers/<digest>?size=<bytes>&rate=<bytes>, with the head of the layer, answers with the layer. All
+// layers on their way shall come in so many bytes a second.
 func (a *Asker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /held", a.held)
@@ -106,11 +114,12 @@ func (a *Asker) held(w http.ResponseWriter, r *http.Request) {
 func (a *Asker) layer(w http.ResponseWriter, r *http.Request) {
 	layer := r.PathValue("digest")
 	size, err := strconv.ParseInt(r.FormValue("size"), 10, 64)
+	rate, rateErr := strconv.ParseInt(cmp.Or(r.FormValue("rate"), "0"), 10, 64)
 	head, readErr := io.ReadAll(io.LimitReader(r.Body, HeadBytes+1))
 	_, known := digestOf(layer)
-	if err := errors.Join(err, readErr); err != nil || !known || !v1alpha1.IsDigest(layer) ||
+	if err := errors.Join(err, rateErr, readErr); err != nil || !known || !v1alpha1.IsDigest(layer) ||
 		size <= HeadBytes || size > v1alpha1.MaxLayerBytes || len(head) != HeadBytes {
-		http.Error(w, "want a digest of sha256, its size, and its head", http.StatusBadRequest)
+		http.Error(w, "want a digest of sha256, its size, its head, and perhaps a rate", http.StatusBadRequest)
 		return
 	}
 	select {
@@ -121,7 +130,7 @@ func (a *Asker) layer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	sent, err := a.fetch(r.Context(), layer, size, head, w)
+	sent, err := a.fetch(r.Context(), wanted{layer, size, rate, head}, w)
 	switch {
 	case err == nil:
 	case sent > 0:
@@ -142,43 +151,51 @@ func (a *Asker) candidates(layer string) []*peer {
 	return peers[:min(len(peers), maxPeers)]
 }
 
-// fetch writes a layer, from as many peers as it takes: each goes on where the one before it ended. The
-// last byte is written once all are known to be right.
-func (a *Asker) fetch(ctx context.Context, layer string, size int64, head []byte, to io.Writer) (sent int64, err error) {
-	out, err := &checked{to: to, sum: sha256.New(), size: size}, error(nil)
-	var senders []*peer
-	for _, p := range a.candidates(layer) {
-		before := out.written
-		err = a.from(ctx, p, layer, head, out)
-		if out.written > before {
-			senders = append(senders, p)
-		}
-		a.metrics.received.Add(float64(out.written - before))
+// wanted is a layer that CRI-O wants.
+type wanted struct {
+	layer string
+	size  int64
+	rate  int64 // bytes a second of all layers on their way, at least
+	head  []byte
+}
+
+// fetch writes a layer that one peer sends: so it is known who sent something else. The end is written
+// once all is known to be right.
+func (a *Asker) fetch(ctx context.Context, want wanted, to io.Writer) (sent int64, err error) {
+	out := &checked{wanted: want, to: to}
+	for _, p := range a.candidates(want.layer) {
+		out.begin()
+		err = a.from(ctx, p, out)
+		a.metrics.received.Add(float64(out.written))
 		if ctx.Err() != nil || out.err != nil { // CRI-O wants no more
+			if out.behind > a.window { // and that is why
+				a.metrics.asked.WithLabelValues(slow).Inc()
+				a.failed(p, lastPause)
+			}
 			return out.passed, errors.Join(ctx.Err(), out.err)
 		}
 		a.metrics.asked.WithLabelValues(resultOf(err)).Inc()
 		if err == nil {
 			a.succeeded(p)
-			break
+			return out.passed, out.finish()
 		}
-		klog.FromContext(ctx).V(2).Info("A peer did not send a layer", "node", p.name, "layer", layer, "offset", out.written, "err", err)
-		if !errors.Is(err, errAbsent) && !errors.Is(err, errBusy) {
+		klog.FromContext(ctx).V(2).Info("A peer did not send a layer", "node", p.name, "layer", want.layer, "offset", out.written, "err", err)
+		switch {
+		case errors.Is(err, errAbsent), errors.Is(err, errBusy):
+		case errors.Is(err, errWrong):
+			a.failed(p, wrongPause)
+			klog.FromContext(ctx).Error(err, "A peer is left alone", "node", p.name, "layer", want.layer, "for", wrongPause)
+			go a.events.wrong(context.WithoutCancel(ctx), p.name, want.layer)
+		case out.passed > 0:
+			a.failed(p, lastPause)
+		default:
 			a.failed(p, 0)
 		}
-	}
-	switch {
-	case out.written < size:
-		return out.passed, fmt.Errorf("no peer sent the layer: %w", cmp.Or(err, errNone))
-	case hex.EncodeToString(out.sum.Sum(nil)) != layer[len("sha256:"):]:
-		for _, p := range senders { // whichever of them it was
-			a.failed(p, wrongPause)
-			klog.FromContext(ctx).Error(nil, "A peer sent something else than the layer; it is left alone", "node", p.name, "layer", layer, "for", wrongPause)
+		if out.passed > 0 {
+			break
 		}
-		a.metrics.wrong.Inc()
-		return out.passed, errors.New("peers sent something else than the layer")
 	}
-	return out.passed, out.finish()
+	return out.passed, fmt.Errorf("no peer sent the layer: %w", cmp.Or(err, errNone))
 }
 
 var (
@@ -186,17 +203,18 @@ var (
 	errAbsent = errors.New("it does not have the layer, or not for this node")
 	errBusy   = errors.New("it is busy")
 	errSlow   = errors.New("it is too slow")
+	errWrong  = errors.New("it sent something else")
 )
 
-// from writes what a peer sends of a layer, from where out ends.
-func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, out *checked) error {
+// from writes what a peer sends as a layer.
+func (a *Asker) from(ctx context.Context, p *peer, out *checked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	dialer := tls.Dialer{
-		NetDialer: &net.Dialer{Timeout: connectTime},
+		NetDialer: &net.Dialer{Timeout: a.connect},
 		Config:    a.identity.config(func(key string) bool { return slices.Contains(p.keys, key) && a.index.nodeOf(key) == p.name }),
 	}
-	limit, stop := context.WithTimeout(ctx, connectTime)
+	limit, stop := context.WithTimeout(ctx, a.connect)
 	defer stop()
 	conn, err := dialer.DialContext(limit, "tcp", p.address)
 	if err != nil {
@@ -204,81 +222,89 @@ func (a *Asker) from(ctx context.Context, p *peer, layer string, head []byte, ou
 	}
 	defer conn.Close()
 	state := conn.(*tls.Conn).ConnectionState()
-	code, err := proof(&state, head)
+	code, err := proof(&state, out.head)
 	if err != nil {
 		return err
 	}
 	transport := &http.Transport{
 		DialTLSContext:    func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-		DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: answerTime, MaxResponseHeaderBytes: 8 << 10,
+		DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: a.answer, MaxResponseHeaderBytes: 8 << 10,
 	}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+p.address+"/v2/layers/blobs/"+layer, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+p.address+"/v2/layers/blobs/"+out.layer, nil)
 	if err != nil {
 		return err
 	}
 	request.Header.Set(proofHeader, base64.StdEncoding.EncodeToString(code))
-	if out.written > 0 {
-		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", out.written))
-	}
-	answer, err := transport.RoundTrip(request) //nolint:bodyclose // closed below
+	answer, err := transport.RoundTrip(request)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-	switch want := out.size - out.written; {
+	switch {
 	case answer.StatusCode == http.StatusNotFound:
 		return errAbsent
 	case answer.StatusCode == http.StatusServiceUnavailable:
 		return errBusy
-	case out.written == 0 && answer.StatusCode != http.StatusOK, out.written > 0 && answer.StatusCode != http.StatusPartialContent:
+	case answer.StatusCode != http.StatusOK:
 		return fmt.Errorf("it answers %s", answer.Status)
-	case answer.ContentLength != want:
-		return fmt.Errorf("it announces %d bytes instead of %d", answer.ContentLength, want)
+	case answer.ContentLength != out.size:
+		return fmt.Errorf("it announces %d bytes instead of %d", answer.ContentLength, out.size)
 	}
-	var seen atomic.Int64
-	go func() {
-		ticker := time.NewTicker(a.window)
-		defer ticker.Stop()
-		for last := int64(0); ; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-			}
-			now := seen.Load()
-			if now-last < int64(leastRate*a.window.Seconds()) {
-				cancel(errSlow)
-				return
-			}
-			last = now
-		}
-	}()
-	_, err = io.Copy(out, readerFunc(func(b []byte) (int, error) {
-		n, err := answer.Body.Read(b)
-		seen.Add(int64(n))
-		return n, err
-	}))
+	_, err = io.Copy(out, a.timed(answer.Body, out, func() { cancel(errSlow) }))
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
+	if err == nil && !out.right() {
+		err = errWrong
+	}
 	return err
+}
+
+// timed reads what a peer sends, and calls slow once it waited for a window in which less came than half of
+// the peer's share. While CRI-O is slow to take it, nobody waits for the peer.
+func (a *Asker) timed(from io.Reader, out *checked, slow func()) io.Reader {
+	var (
+		waited time.Duration
+		came   int64
+	)
+	timer := time.AfterFunc(math.MaxInt64, slow)
+	return readerFunc(func(b []byte) (int, error) {
+		began := time.Now()
+		timer.Reset(a.window - waited)
+		n, err := from.Read(b)
+		timer.Stop()
+		passed := time.Since(began)
+		share := float64(out.rate) / float64(max(1, len(a.fetching))) // of each layer that is on its way
+		out.behind = max(0, out.behind+passed-time.Duration(float64(n)/max(share, leastRate)*float64(time.Second)))
+		waited += passed
+		// Half, as some may be slow while others are fast.
+		if came += int64(n); float64(came) >= max(share/2, leastRate)*a.window.Seconds() {
+			waited, came = 0, 0
+		}
+		return n, err
+	})
 }
 
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// checked passes on what peers send, but for the last byte.
+// checked passes on what a peer sends, but for the end, and nothing before it has sent enough.
 type checked struct {
+	wanted
+
 	to      io.Writer
 	sum     hash.Hash
-	size    int64
-	written int64 // by peers
+	written int64  // by this peer
+	held    []byte // of that, what is not passed on
 	passed  int64
-	last    []byte
-	err     error // of to
+	err     error         // of to
+	behind  time.Duration // this peer, what it was ahead does not count
 }
+
+// begin forgets what another peer sent.
+func (c *checked) begin() { c.sum, c.written, c.held, c.behind = sha256.New(), 0, c.held[:0], 0 }
 
 func (c *checked) Write(p []byte) (int, error) {
 	if int64(len(p)) > c.size-c.written {
@@ -286,21 +312,21 @@ func (c *checked) Write(p []byte) (int, error) {
 	}
 	c.sum.Write(p)
 	c.written += int64(len(p))
-	pass := p
-	if c.written == c.size && len(p) > 0 {
-		pass, c.last = p[:len(p)-1], bytes.Clone(p[len(p)-1:])
+	c.held = append(c.held, p...)
+	if c.written <= trial || c.written == c.size {
+		return len(p), nil
 	}
-	n, err := c.to.Write(pass)
-	c.passed += int64(n)
-	if err != nil {
-		c.err = err
-		return n, err
-	}
-	return len(p), nil
+	return len(p), c.finish()
 }
 
+// right reports whether all of the layer came.
+func (c *checked) right() bool { return "sha256:"+hex.EncodeToString(c.sum.Sum(nil)) == c.layer }
+
+// finish passes on what is held.
 func (c *checked) finish() error {
-	_, err := c.to.Write(c.last)
+	n, err := c.to.Write(c.held)
+	c.passed += int64(n)
+	c.held, c.err = c.held[:0], err
 	return err
 }
 

@@ -4,9 +4,9 @@
 //   - Switches: CRIO_LAYER_PEERS=on for CRI-O, and a container more in the pod of layer-agent
 //     (deploy/agent/components/peers). CRI-O alone keeps layers, up to its bound. The container alone
 //     listens on port 9451, publishes spec.peer and watches NodeLayers. No layer passes without both.
-//   - Who serves: NodeLayers say which nodes have a layer, and where they serve: spec.peer. The one that
-//     is asked may have thrown away the compressed layer long ago: then another one is asked, three at
-//     most.
+//   - Who serves: NodeLayers say which nodes have a layer, and where they serve: spec.peer. Those of the
+//     same zone are asked first, as their pods have it in a label, otherwise any. The one that is asked may
+//     have thrown away the compressed layer long ago: then another one is asked, three at most.
 //   - Who asks: both sides use a key that they made when they started and that no disk has. NodeLayers
 //     have its fingerprint, and a ValidatingAdmissionPolicy has seen to it that only a token that is bound
 //     to the node wrote it. So no authority issues certificates, nobody approves requests for them, and
@@ -17,6 +17,22 @@
 //     of no use to a node that was taken over. Pods that name an image would prove less: that their
 //     credentials open it is for the registry to say, and the layers of a new private image are known to
 //     nobody else. And each node would have to read the pods of all others.
-//   - Bounds: connections, in all and of each node; bytes a second; rates below which a connection ends.
-//     A peer that fails is left alone for a while, one that sent something else than the layer for an hour.
+//   - Not by namespace: with a pull, CRI-O gets the name of a namespace and none of its labels, and what it
+//     keeps may be a layer of images in other namespaces as well. Pods that shall neither send nor take
+//     have nodes of their own, with CRIO_LAYER_PEERS=off.
+//   - Bounds of who serves: connections, in all and of each node; bytes a second; a rate below which a
+//     connection ends. Who comes when all places are taken is refused at once, and asks another one.
+//   - What a pull may lose, beside one without peers: a second for the question which layers peers have,
+//     the 256 KiB of each layer that are read twice, and two seconds in which the peers of all pulls were
+//     behind 95 % of the rate at which this node got its last downloads from registries. Until CRI-O had
+//     one, it asks no peers. If they are behind, it goes on without them, with the layers that came. It
+//     throws away what it got of the others, three of each pull at most: if peers fail late, these layers
+//     take twice as long as from the registry, and no other ones. A peer that is slow or stalls in the first
+//     MiB is left for the next one within a second and a half.
+//   - One peer sends a layer: if it ends after its first MiB, the registry sends all of that layer. So who
+//     sent something else is known. It is not asked for an hour, in a result of requests to peers, which
+//     have no names as anybody may read them, and in an event on its Node. One that ended, or became slow,
+//     after its first MiB, or was half a second behind its part of that rate when CRI-O gave up, is left
+//     alone for five minutes, one that failed before for seconds, and longer each time. So a hostile node delays a pull by as long as the registry takes for three layers at
+//     most, and no more than one in five minutes.
 package peers

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,9 +36,9 @@ func digestOf(text string) (d digest, ok bool) {
 
 // peer is a node that serves layers.
 type peer struct {
-	name, address string
-	keys          []string
-	layers        []digest
+	name, address, zone string
+	keys                []string
+	layers              []digest
 	// renewed is when its NodeLayers changed last, on the clock of this node; silent for three times
 	// every, it does not count.
 	renewed time.Time
@@ -47,8 +48,8 @@ type peer struct {
 
 // Index has the peers, from NodeLayers. It is a cache.ReflectorStore.
 type Index struct {
-	self string
-	now  func() time.Time
+	self, zone string
+	now        func() time.Time
 
 	mu      sync.RWMutex
 	peers   map[string]*peer
@@ -56,10 +57,10 @@ type Index struct {
 	holders map[digest]map[*peer]struct{}
 }
 
-// NewIndex returns the index of the node with that name.
-func NewIndex(self string) *Index {
+// NewIndex returns the index of the node with that name, in that zone; "" for none.
+func NewIndex(self, zone string) *Index {
 	return &Index{
-		self: self, now: time.Now, peers: map[string]*peer{}, keys: map[string]*peer{}, holders: map[digest]map[*peer]struct{}{},
+		self: self, zone: zone, now: time.Now, peers: map[string]*peer{}, keys: map[string]*peer{}, holders: map[digest]map[*peer]struct{}{},
 	}
 }
 
@@ -131,7 +132,7 @@ func (i *Index) set(object *v1alpha1.NodeLayers) {
 		return
 	}
 	p := &peer{
-		name: object.Name, address: spec.Peer.Address, keys: spec.Peer.Keys,
+		name: object.Name, address: spec.Peer.Address, zone: spec.Peer.Zone, keys: spec.Peer.Keys,
 		renewed: i.now(), every: time.Duration(spec.RenewSeconds) * time.Second, there: spec.RenewTime.Time,
 	}
 	if old != nil && old.there.Equal(p.there) {
@@ -186,7 +187,7 @@ func (i *Index) nodeOf(key string) string {
 	return ""
 }
 
-// of returns the peers that have a layer, in any order.
+// of returns the peers that have a layer, those of the zone of this node first.
 func (i *Index) of(layer string) (found []*peer) {
 	d, ok := digestOf(layer)
 	if !ok {
@@ -200,5 +201,13 @@ func (i *Index) of(layer string) (found []*peer) {
 		}
 	}
 	rand.Shuffle(len(found), func(a, b int) { found[a], found[b] = found[b], found[a] })
+	slices.SortStableFunc(found, func(a, b *peer) int { return i.far(a) - i.far(b) })
 	return found
+}
+
+func (i *Index) far(p *peer) int {
+	if p.zone == i.zone {
+		return 0
+	}
+	return 1
 }

@@ -16,11 +16,12 @@ const (
 	busy     = "busy"
 	slow     = "slow"
 	invalid  = "invalid"
+	wrong    = "wrong"
 )
 
 type metrics struct {
-	sent, received, wrong prometheus.Counter
-	served, asked         *prometheus.CounterVec
+	sent, received prometheus.Counter
+	served, asked  *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
@@ -47,11 +48,10 @@ func NewMetrics(registry prometheus.Registerer) *metrics {
 	m := &metrics{
 		sent:     counter("sent_bytes_total", "Bytes of layers that were sent to other nodes."),
 		received: counter("received_bytes_total", "Bytes of layers that came from other nodes."),
-		wrong:    counter("wrong_layers_total", "Layers from other nodes that were something else."),
 		served:   vector("served_total", "Requests of other nodes.", done, failed, absent, unproven, busy, invalid),
-		asked:    vector("asked_total", "Requests to other nodes.", done, failed, absent, busy, slow),
+		asked:    vector("asked_total", "Requests to other nodes.", done, failed, absent, busy, slow, wrong),
 	}
-	registry.MustRegister(m.sent, m.received, m.wrong, m.served, m.asked)
+	registry.MustRegister(m.sent, m.received, m.served, m.asked)
 	return m
 }
 
@@ -65,6 +65,8 @@ func resultOf(err error) string {
 		return busy
 	case errors.Is(err, errSlow):
 		return slow
+	case errors.Is(err, errWrong):
+		return wrong
 	}
 	return failed
 }

@@ -7,12 +7,14 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/layer-locality/layer-locality/api/v1alpha1"
 )
@@ -70,10 +73,12 @@ func (c *cluster) add(name string) *node {
 	c.t.Helper()
 	identity, err := NewIdentity()
 	must(c.t, err)
-	n := &node{name: name, folder: c.t.TempDir(), identity: identity, index: NewIndex(name), metrics: NewMetrics(prometheus.NewRegistry())}
-	n.asker = NewAsker(identity, n.index, n.metrics)
+	n := &node{name: name, folder: c.t.TempDir(), identity: identity, index: NewIndex(name, "a"), metrics: NewMetrics(prometheus.NewRegistry())}
+	n.asker = NewAsker(identity, n.index, n.metrics, nil)
+	n.asker.connect, n.asker.answer, n.asker.window = time.Minute, time.Minute, time.Minute // a machine may be slow
 	n.server, err = NewServer(identity, n.index, n.folder, 1<<30, n.metrics)
 	must(c.t, err)
+	n.server.patience = time.Minute
 	n.listener, err = (&net.ListenConfig{}).Listen(c.t.Context(), "tcp", "127.0.0.1:0")
 	must(c.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -112,7 +117,8 @@ func (c *cluster) publish() {
 	}
 }
 
-const size = 1 << 20
+// size is that of a layer: what comes is passed on before its end.
+const size = 3 * trial
 
 var random = rand.NewChaCha8([32]byte{})
 
@@ -135,7 +141,7 @@ func (c *cluster) layer(holders ...*node) (content []byte, layer string) {
 func (n *node) fetch(t *testing.T, content []byte, layer string) ([]byte, error) {
 	t.Helper()
 	var got bytes.Buffer
-	_, err := n.asker.fetch(t.Context(), layer, size, content[:HeadBytes], &got)
+	_, err := n.asker.fetch(t.Context(), wanted{layer, size, leastRate, content[:HeadBytes]}, &got)
 	return got.Bytes(), err
 }
 
@@ -350,71 +356,90 @@ func (c *cluster) hostile(n *node, handler http.HandlerFunc) {
 	c.publish()
 }
 
-// Whatever a peer does, CRI-O gets the layer from another one, or not all of it.
+// Whatever a peer does, CRI-O gets the layer from another one, or not all of it. No other one is paused for it.
 func TestFaults(t *testing.T) {
 	announce := func(w http.ResponseWriter) { w.Header().Set("Content-Length", fmt.Sprint(size)) }
+	changed := func(content []byte, at int) []byte {
+		wrong := bytes.Clone(content)
+		wrong[at]++
+		return wrong
+	}
+	const slowWindow = 100 * time.Millisecond
+	// part sends the first bytes and ends, or says nothing more.
+	part := func(bytes int, ends bool) func([]byte) http.HandlerFunc {
+		return func(content []byte) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				announce(w)
+				w.Write(content[:bytes])
+				w.(http.Flusher).Flush()
+				if !ends {
+					<-r.Context().Done()
+				}
+			}
+		}
+	}
 	for what, tc := range map[string]struct {
 		first func(content []byte) http.HandlerFunc
-		// alone: no other one can make good for it. pause is how long it is not asked.
-		alone bool
+		// late: too late for another one to make good for it. pause is how long it is not asked.
+		late  bool
 		pause time.Duration
+		slow  bool
 	}{
-		"away": {func([]byte) http.HandlerFunc { return nil }, false, firstPause},
-		"wrong bytes": {func(content []byte) http.HandlerFunc {
+		"away": {first: func([]byte) http.HandlerFunc { return nil }, pause: firstPause},
+		"wrong bytes": {first: func(content []byte) http.HandlerFunc {
 			return func(w http.ResponseWriter, _ *http.Request) {
 				announce(w)
-				wrong := bytes.Clone(content)
-				wrong[size/2]++
-				w.Write(wrong)
+				w.Write(changed(content, size/2))
 			}
-		}, true, wrongPause},
-		"wrong bytes, and half of them": {func(content []byte) http.HandlerFunc {
+		}, late: true, pause: wrongPause},
+		"wrong bytes, and two thirds of them": {first: func(content []byte) http.HandlerFunc {
 			return func(w http.ResponseWriter, _ *http.Request) {
 				announce(w)
-				wrong := bytes.Clone(content)
-				wrong[0]++
-				w.Write(wrong[:size/2])
+				w.Write(changed(content, 0)[:2*trial])
 			}
-		}, true, firstPause},
-		"truncated": {func(content []byte) http.HandlerFunc {
+		}, late: true, pause: lastPause},
+		"wrong bytes, and few of them": {first: func(content []byte) http.HandlerFunc {
 			return func(w http.ResponseWriter, _ *http.Request) {
 				announce(w)
-				w.Write(content[:size/2])
+				w.Write(changed(content, 0)[:trial])
 			}
-		}, false, firstPause},
-		"another size": {func(content []byte) http.HandlerFunc {
+		}, pause: firstPause},
+		"truncated":       {first: part(2*trial, true), late: true, pause: lastPause},
+		"truncated early": {first: part(trial, true), pause: firstPause},
+		"another size": {first: func(content []byte) http.HandlerFunc {
 			return func(w http.ResponseWriter, _ *http.Request) { w.Write(content[:size-1]) }
-		}, false, firstPause},
-		"without a size": {func(content []byte) http.HandlerFunc {
+		}, pause: firstPause},
+		"without a size": {first: func(content []byte) http.HandlerFunc {
 			return func(w http.ResponseWriter, _ *http.Request) {
 				w.(http.Flusher).Flush()
 				w.Write(content)
 				w.Write(content)
 			}
-		}, false, firstPause},
-		"a redirect": {func([]byte) http.HandlerFunc {
+		}, pause: firstPause},
+		"a redirect": {first: func([]byte) http.HandlerFunc {
 			return func(w http.ResponseWriter, r *http.Request) {
 				http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound)
 			}
-		}, false, firstPause},
-		"slow": {func(content []byte) http.HandlerFunc {
+		}, pause: firstPause},
+		"stalled":       {first: part(2*trial, false), late: true, pause: lastPause, slow: true},
+		"stalled early": {first: part(1, false), pause: firstPause, slow: true},
+		"1 kB/s": {first: func(content []byte) http.HandlerFunc {
 			return func(w http.ResponseWriter, r *http.Request) {
 				announce(w)
-				w.Write(content[:size/2])
-				w.(http.Flusher).Flush()
-				<-r.Context().Done()
+				for at := 0; r.Context().Err() == nil; at += 10 {
+					w.Write(content[at : at+10])
+					w.(http.Flusher).Flush()
+					time.Sleep(10 * time.Millisecond)
+				}
 			}
-		}, false, firstPause},
-		"busy":    {func([]byte) http.HandlerFunc { return status(http.StatusServiceUnavailable) }, false, 0},
-		"absent":  {func([]byte) http.HandlerFunc { return status(http.StatusNotFound) }, false, 0},
-		"failing": {func([]byte) http.HandlerFunc { return status(http.StatusInternalServerError) }, false, firstPause},
+		}, pause: firstPause, slow: true},
+		"busy":    {first: func([]byte) http.HandlerFunc { return status(http.StatusServiceUnavailable) }},
+		"absent":  {first: func([]byte) http.HandlerFunc { return status(http.StatusNotFound) }},
+		"failing": {first: func([]byte) http.HandlerFunc { return status(http.StatusInternalServerError) }, pause: firstPause},
 	} {
 		t.Run(what, func(t *testing.T) {
 			c := newCluster(t, 3)
 			asks, first, second := c.nodes[0], c.nodes[1], c.nodes[2]
-			if what == "slow" {
-				asks.asker.window = 500 * time.Millisecond
-			}
 			content, layer := c.layer(first)
 			if handler := tc.first(content); handler != nil {
 				c.hostile(first, handler)
@@ -427,10 +452,22 @@ func TestFaults(t *testing.T) {
 			now := time.Now()
 			asks.index.now = func() time.Time { return now }
 			c.publish()
-			// Alone
-			got, err := asks.fetch(t, content, layer)
-			if err == nil || len(got) >= size {
+			// Alone: it is slow once all came that it sends.
+			var got []byte
+			if tc.slow && !tc.late {
+				asks.asker.window = slowWindow
+			}
+			_, err := asks.asker.fetch(t.Context(), wanted{layer, size, leastRate, content[:HeadBytes]}, writerFunc(func(p []byte) (int, error) {
+				if got = append(got, p...); tc.slow && len(got) == 2*trial {
+					asks.asker.window = slowWindow
+				}
+				return len(p), nil
+			}))
+			if err == nil || len(got) >= size || len(got) > 0 != tc.late {
 				t.Errorf("alone: %d bytes, %v", len(got), err)
+			}
+			if errors.Is(err, errSlow) != tc.slow {
+				t.Error(err)
 			}
 			for _, after := range []time.Duration{0, tc.pause - 1, tc.pause} {
 				asks.index.now = func() time.Time { return now.Add(after) }
@@ -439,8 +476,8 @@ func TestFaults(t *testing.T) {
 					t.Errorf("after %v: asked %v", after, asked)
 				}
 			}
-			// Before another one: whichever is asked first, all of it comes, unless bytes were wrong.
-			c.nodes[2].layers = first.layers
+			// Before another one: whichever is asked first, all of it comes, unless it is too late.
+			second.layers = first.layers
 			must(t, os.WriteFile(filepath.Join(second.folder, layer[len("sha256:"):]), content, 0o600))
 			c.publish()
 			for range 8 {
@@ -449,14 +486,65 @@ func TestFaults(t *testing.T) {
 				switch {
 				case err == nil && !bytes.Equal(got, content), err != nil && len(got) >= size:
 					t.Errorf("%d bytes, %v", len(got), err)
-				case err != nil && !tc.alone:
+				case tc.slow && errors.Is(err, errSlow): // maybe this machine
+					continue
+				case err != nil && !tc.late:
 					t.Error(err)
 				}
+				if other, paused := asks.asker.pauses[second.name]; paused {
+					t.Errorf("the other one is paused: %+v", other)
+				}
 			}
-			if wrong := testutil.ToFloat64(asks.metrics.wrong); (wrong > 0) != tc.alone {
-				t.Errorf("%v wrong layers", wrong)
+			if count := testutil.ToFloat64(asks.metrics.asked.WithLabelValues(wrong)); (count > 0) != (tc.pause == wrongPause) {
+				t.Errorf("%v wrong layers", count)
 			}
 		})
+	}
+}
+
+// A peer that sent something else is named in an event on its Node, and there are no more than ten at once.
+func TestEvents(t *testing.T) {
+	type event struct {
+		Kind, Type, Reason, Message string
+		Metadata                    struct{ GenerateName, Namespace string }
+		InvolvedObject              struct{ APIVersion, Kind, Name, UID string }
+	}
+	written := make(chan event, 1000)
+	apiserver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var e event
+		if err := json.NewDecoder(r.Body).Decode(&e); err != nil || r.Method != http.MethodPost || r.URL.Path != "/api/v1/namespaces/default/events" {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
+		w.WriteHeader(http.StatusCreated)
+		written <- e
+	}))
+	t.Cleanup(apiserver.Close)
+	c := newCluster(t, 2)
+	a := c.nodes[0].asker
+	var err error
+	a.events, err = NewEvents(&rest.Config{Host: apiserver.URL}, "n0")
+	must(t, err)
+	content, layer := c.layer(c.nodes[1])
+	c.hostile(c.nodes[1], func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(size))
+		w.Write(make([]byte, size))
+	})
+	for range 2 { // it is asked once
+		_, err = c.nodes[0].fetch(t, content, layer)
+	}
+	if !errors.Is(err, errNone) {
+		t.Error(err)
+	}
+	e := <-written
+	if e.Type != "Warning" || e.Reason != "WrongLayer" || e.InvolvedObject.Kind != "Node" || e.InvolvedObject.Name != "n1" || e.InvolvedObject.UID != "n1" ||
+		e.Metadata.Namespace != "default" || e.Metadata.GenerateName == "" || !strings.Contains(e.Message, layer) || !strings.Contains(e.Message, "n0") {
+		t.Errorf("%+v", e)
+	}
+	for range 100 {
+		a.events.wrong(t.Context(), "n1", layer)
+	}
+	if len(written) != mostEvents-1 {
+		t.Errorf("%d more events", len(written))
 	}
 }
 
@@ -492,7 +580,7 @@ func TestDeleted(t *testing.T) {
 		os.Remove(path)
 		return len(p), nil
 	})
-	if sent, err := c.nodes[0].asker.fetch(t.Context(), layer, size, content[:HeadBytes], deleted); err != nil {
+	if sent, err := c.nodes[0].asker.fetch(t.Context(), wanted{layer, size, leastRate, content[:HeadBytes]}, deleted); err != nil {
 		t.Errorf("after %d bytes: %v", sent, err)
 	}
 	if _, err := c.nodes[0].fetch(t, content, layer); !errors.Is(err, errAbsent) {
@@ -504,30 +592,97 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// 200 nodes that want one layer at the same time: none has more than its bound.
-func TestBounds(t *testing.T) {
+// Of 200 nodes that want one layer at the same time, as many get it as may at a time. The others are refused while
+// these get it, and nothing is sent to them.
+func TestManyAsk(t *testing.T) {
+	const nodes, large = 200, 64 << 30 // so that it does not end, and may take hours
 	c := newCluster(t, 1)
-	s := c.nodes[0].server
-	for n := range 200 {
-		s.begin(fmt.Sprint("n", n/2))
+	serves, layer := c.nodes[0], strings.Repeat("a", 64)
+	must(t, os.WriteFile(filepath.Join(serves.folder, layer), nil, 0o600))
+	must(t, os.Truncate(filepath.Join(serves.folder, layer), large))
+	layer = "sha256:" + layer
+	serves.layers = []string{layer}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, nodes)
+	var sending atomic.Int32
+	for i := range nodes {
+		identity, err := NewIdentity()
+		must(t, err)
+		n := &node{name: fmt.Sprint("asks", i), identity: identity, index: NewIndex(fmt.Sprint("asks", i), ""), listener: serves.listener}
+		n.asker = NewAsker(identity, n.index, serves.metrics, nil)
+		n.asker.connect, n.asker.answer, n.asker.window = time.Minute, time.Minute, time.Minute
+		must(t, serves.index.Update(n.object()))
+		must(t, n.index.Update(serves.object()))
+		blocked := writerFunc(func(p []byte) (int, error) {
+			if sending.Add(1) > maxSending {
+				cancel()
+			}
+			<-ctx.Done()
+			return len(p), nil
+		})
+		go func() {
+			_, err := n.asker.fetch(ctx, wanted{layer, large, leastRate, make([]byte, HeadBytes)}, blocked)
+			ended <- err
+		}()
 	}
-	if s.all != maxSending {
-		t.Errorf("%d at a time", s.all)
-	}
-	for n := range 200 {
-		if node := fmt.Sprint("n", n/2); s.sending[node] > 0 {
-			s.end(node)
+	for range nodes - maxSending {
+		if err := <-ended; !errors.Is(err, errBusy) {
+			t.Error(err)
 		}
 	}
-	got := 0
+	cancel()
+	for range maxSending {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("one of those that were not refused: %v", err)
+		}
+	}
+	if count := testutil.ToFloat64(serves.metrics.served.WithLabelValues(busy)); count != nodes-maxSending {
+		t.Errorf("%v were refused", count)
+	}
+}
+
+// One node gets no more than its part.
+func TestGreedy(t *testing.T) {
+	s, got := newCluster(t, 1).nodes[0].server, 0
 	for range maxSending {
 		if s.begin("greedy") {
 			got++
 		}
 	}
-	if got != maxOfNode {
+	if got != maxOfNode || !s.begin("another") {
 		t.Errorf("one node gets %d at a time", got)
 	}
+}
+
+// No more connections are accepted than there are places.
+func TestConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bounded{Listener: endless{}, places: make(chan struct{}, 2)}
+		accepted := make(chan net.Conn, 10)
+		go func() {
+			for range cap(accepted) {
+				conn, _ := b.Accept()
+				accepted <- conn
+			}
+		}()
+		for range cap(accepted) - 2 {
+			if synctest.Wait(); len(accepted) != 2 {
+				t.Fatalf("%d connections at a time", len(accepted))
+			}
+			conn := <-accepted
+			must(t, conn.Close())
+			must(t, conn.Close()) // counts once
+		}
+	})
+}
+
+// endless accepts any number.
+type endless struct{ net.Listener }
+
+func (endless) Accept() (net.Conn, error) {
+	conn, _ := net.Pipe()
+	return conn, nil
 }
 
 // The rate is that of all that is sent together.
@@ -540,6 +695,100 @@ func TestRate(t *testing.T) {
 	got, err := c.nodes[0].fetch(t, content, layer)
 	if !errors.Is(err, errSlow) || len(got) > 2*maxRead {
 		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+// A peer has to be as fast as the registry was.
+func TestRateOfTheRegistry(t *testing.T) {
+	c := newCluster(t, 2)
+	a := c.nodes[0].asker
+	content, layer := c.layer(c.nodes[1])
+	try := func(size int, rate string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, fmt.Sprintf("/layers/%s?size=%d%s", layer, size, rate), bytes.NewReader(content[:HeadBytes]))
+		answer := httptest.NewRecorder()
+		defer func() { _ = recover() }() // as net/http does
+		a.Handler().ServeHTTP(answer, r)
+		return answer.Code
+	}
+	for _, rate := range []string{"", "&rate=-1", "&rate=9223372036854775807"} {
+		if code := try(size, rate); code != http.StatusOK {
+			t.Errorf("%s: %d", rate, code)
+		}
+	}
+	const large = 1 << 30
+	c.hostile(c.nodes[1], func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(large))
+		for sent := 0; sent < large; sent += len(content) {
+			if _, err := w.Write(content); err != nil {
+				return
+			}
+		}
+	})
+	a.window = 10 * time.Millisecond
+	if try(large, "&rate=1000000000000000"); testutil.ToFloat64(c.nodes[0].metrics.asked.WithLabelValues(slow)) != 1 {
+		t.Error("a peer is fast enough that sends less than a petabyte a second")
+	}
+}
+
+// What counts is the time in which nothing else is done than to wait for the peer.
+func TestTimed(t *testing.T) {
+	const rate = 6 * leastRate
+	for what, tc := range map[string]struct {
+		read, written time.Duration // for what comes in a tenth of a second at the rate
+		others        int           // layers
+		slow          int64         // after how many reads; 0 for never
+		behind        bool          // for longer than a window
+	}{
+		"as fast":                 {read: 100 * time.Millisecond},
+		"slower":                  {read: 160 * time.Millisecond, behind: true},
+		"half as fast":            {read: 201 * time.Millisecond, slow: 3, behind: true},
+		"stalled":                 {read: time.Hour, slow: 1, behind: true},
+		"has a third":             {read: 299 * time.Millisecond, others: 2},
+		"has half of that":        {read: 401 * time.Millisecond, others: 2, behind: true},
+		"has less than that":      {read: 601 * time.Millisecond, others: 2, slow: 1, behind: true},
+		"CRI-O is slow":           {read: 50 * time.Millisecond, written: time.Hour},
+		"CRI-O is slow, and this": {read: 300 * time.Millisecond, written: time.Hour, slow: 2, behind: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var reads, slow atomic.Int64
+				a := &Asker{window: 500 * time.Millisecond, fetching: make(chan struct{}, maxFetching)}
+				for range tc.others + 1 {
+					a.fetching <- struct{}{}
+				}
+				out := &checked{wanted: wanted{rate: rate}}
+				r := a.timed(readerFunc(func([]byte) (int, error) {
+					reads.Add(1)
+					time.Sleep(tc.read)
+					return rate / 10, nil
+				}), out, func() { slow.CompareAndSwap(0, reads.Load()) })
+				for range 100 {
+					_, _ = r.Read(nil)
+					time.Sleep(tc.written)
+				}
+				if slow.Load() != tc.slow || (out.behind > a.window) != tc.behind {
+					t.Errorf("slow at read %d, want %d; behind for %s", slow.Load(), tc.slow, out.behind)
+				}
+			})
+		})
+	}
+}
+
+// A peer because of which CRI-O gives up is left alone, another one is not.
+func TestGivenUp(t *testing.T) {
+	for behind, window := range map[bool]time.Duration{true: time.Nanosecond, false: time.Minute} {
+		c := newCluster(t, 2)
+		a := c.nodes[0].asker
+		content, layer := c.layer(c.nodes[1])
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := a.fetch(ctx, wanted{layer, size, 1 << 60, content[:HeadBytes]}, writerFunc(func(p []byte) (int, error) {
+			a.window = window
+			cancel()
+			return 0, io.ErrClosedPipe
+		}))
+		if !errors.Is(err, context.Canceled) || (len(a.candidates(layer)) == 0) != behind {
+			t.Errorf("behind for longer than %s: %v, left alone %v", window, err, a.pauses)
+		}
 	}
 }
 
@@ -586,6 +835,7 @@ func TestLocal(t *testing.T) {
 		"a guess":           {whole, make([]byte, HeadBytes), http.StatusNotFound},
 		"too little":        {whole, content[:HeadBytes-1], http.StatusBadRequest},
 		"too much":          {whole, content, http.StatusBadRequest},
+		"no rate":           {whole + "&rate=x", content[:HeadBytes], http.StatusBadRequest},
 		"no size":           {"/layers/" + layer, content[:HeadBytes], http.StatusBadRequest},
 		"no digest":         {"/layers/x?size=1000000", content[:HeadBytes], http.StatusBadRequest},
 		"nobody's":          {fmt.Sprintf("/layers/%s?size=%d", none, size), content[:HeadBytes], http.StatusNotFound},
@@ -607,6 +857,30 @@ func TestLocal(t *testing.T) {
 	}
 	cancel()
 	must(t, <-ended)
+}
+
+// Peers of the same zone are asked before all others, none of them always first.
+func TestZones(t *testing.T) {
+	c := newCluster(t, 7)
+	_, layer := c.layer(c.nodes[1:]...)
+	index, zones, first := c.nodes[0].index, []string{"a", "b", "a", "", "a", "a", "b"}, map[string]bool{}
+	for n, node := range c.nodes {
+		o := node.object()
+		o.Spec.Peer.Zone = zones[n]
+		must(t, index.Update(o))
+	}
+	for range 1000 {
+		found := index.of(layer)
+		for n, p := range found {
+			if (p.zone == "a") != (n < 3) {
+				t.Fatalf("place %d has %s, of zone %q", n, p.name, p.zone)
+			}
+		}
+		first[found[0].name] = true
+	}
+	if len(first) != 3 {
+		t.Errorf("first are %v", first)
+	}
 }
 
 func TestIndex(t *testing.T) {

@@ -43,6 +43,7 @@ type Server struct {
 	folder   *os.Root
 	rate     *rate.Limiter
 	metrics  *metrics
+	patience time.Duration // with who connects
 
 	mu      sync.Mutex
 	sending map[string]int // by node
@@ -56,7 +57,8 @@ func NewServer(identity *Identity, index *Index, folder string, bytes int, m *me
 		return nil, err
 	}
 	return &Server{
-		identity: identity, index: index, folder: root, rate: rate.NewLimiter(rate.Limit(bytes), max(bytes/4, maxRead)), metrics: m, sending: map[string]int{},
+		identity: identity, index: index, folder: root, rate: rate.NewLimiter(rate.Limit(bytes), max(bytes/4, maxRead)), metrics: m,
+		patience: handshakeTime, sending: map[string]int{},
 	}, nil
 }
 
@@ -65,7 +67,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	config := s.identity.config(func(key string) bool { return s.index.nodeOf(key) != "" })
 	config.NextProtos = []string{"http/1.1"}
 	server := &http.Server{
-		Handler: s, TLSConfig: config, ReadHeaderTimeout: handshakeTime, ReadTimeout: handshakeTime, IdleTimeout: handshakeTime,
+		Handler: s, TLSConfig: config, ReadHeaderTimeout: s.patience, ReadTimeout: s.patience, IdleTimeout: s.patience,
 		MaxHeaderBytes: 8 << 10, BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog: log.New(quiet{}, "", 0), DisableGeneralOptionsHandler: true, //nolint:forbidigo // it prints nothing
 	}
@@ -117,7 +119,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, layer, name string
 		http.NotFound(w, r)
 		return unproven
 	}
-	limit := handshakeTime + time.Duration(size/leastRate)*time.Second
+	limit := s.patience + time.Duration(size/leastRate)*time.Second
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit))
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Docker-Content-Digest", layer)

@@ -54,6 +54,11 @@ type NodePeer struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{64}$`
 	Keys []string `json:"keys"`
+	// Zone is that of the node, its label topology.kubernetes.io/zone. Missing if it has none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[0-9A-Za-z]([0-9A-Za-z_.-]*[0-9A-Za-z])?$`
+	Zone string `json:"zone,omitempty"`
 }
 
 // NodeLayersSpec is what a node holds.
@@ -139,8 +144,10 @@ const (
 	MaxNodeNameLength = 400
 	// MaxRuntimeLength is the length of the runtime's name and version.
 	MaxRuntimeLength = 64
-	// MaxPeerAddress is the length of the address of a peer, MaxPeerKeys how many keys it has.
+	// MaxPeerAddress is the length of the address of a peer, MaxPeerZone that of its zone, MaxPeerKeys
+	// how many keys it has.
 	MaxPeerAddress = 64
+	MaxPeerZone    = 63
 	MaxPeerKeys    = 2
 	// MaxLayerBytes is the size of a layer, 1 TiB.
 	MaxLayerBytes = 1 << 40

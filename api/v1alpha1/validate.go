@@ -17,6 +17,7 @@ var (
 	conditionTypes  = regexp.MustCompile(`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$`)
 	runtimes        = regexp.MustCompile(`^[ -~]*$`)
 	addresses       = regexp.MustCompile(`^(\[[0-9a-f:.]+\]|[0-9.]+):[0-9]{1,5}$`)
+	zones           = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z_.-]*[0-9A-Za-z])?$`)
 	conditionReason = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 )
 
@@ -117,6 +118,7 @@ func (n *NodeLayers) Validate() (errs field.ErrorList) {
 // Validate returns what an API server with the schema of NodeLayers would refuse.
 func (p *NodePeer) Validate(path *field.Path) (errs field.ErrorList) {
 	errs = append(errs, text(path.Child("address"), p.Address, MaxPeerAddress, addresses, true)...)
+	errs = append(errs, text(path.Child("zone"), p.Zone, MaxPeerZone, zones, p.Zone != "")...)
 	keys := path.Child("keys")
 	errs = append(errs, atMost(keys, len(p.Keys), MaxPeerKeys)...)
 	if len(p.Keys) == 0 {

@@ -101,7 +101,7 @@ func TestShippedPeers(t *testing.T) {
 		switch {
 		case object.GetKind() == "DaemonSet":
 			must(t, yaml.UnmarshalStrict(text, &set))
-		case object.GetName() == "layer-agent-peers":
+		case object.GetKind() == "ClusterRoleBinding" && object.GetName() == "layer-agent-peers":
 			bound = strings.Contains(string(text), "layer-agent-reader")
 		case object.GetKind() == "NetworkPolicy":
 			t.Error("a NetworkPolicy without the component for it")
@@ -134,7 +134,7 @@ func TestShippedPeers(t *testing.T) {
 	}
 }
 
-// TestShippedPeersNamespace: the right to read follows the service account, whether the component is in an overlay
+// TestShippedPeersNamespace: the rights follow the service account, whether the component is in an overlay
 // of okd or in okd itself.
 func TestShippedPeersNamespace(t *testing.T) {
 	folder := t.TempDir()
@@ -163,8 +163,8 @@ func TestShippedPeersNamespace(t *testing.T) {
 			switch {
 			case object.GetKind() == "ServiceAccount":
 				accounts = append(accounts, object.GetNamespace())
-			case object.GetName() == "layer-agent-peers":
-				var binding rbacv1.ClusterRoleBinding
+			case strings.HasSuffix(object.GetKind(), "RoleBinding") && object.GetName() == "layer-agent-peers":
+				var binding rbacv1.RoleBinding
 				text, err := object.MarshalJSON()
 				must(t, err)
 				must(t, yaml.UnmarshalStrict(text, &binding))
@@ -173,7 +173,8 @@ func TestShippedPeersNamespace(t *testing.T) {
 				}
 			}
 		}
-		if want := []string{try.namespace}; !slices.Equal(accounts, want) || !slices.Equal(subjects, want) {
+		want := []string{try.namespace, try.namespace} // the right to read, and that to write events
+		if !slices.Equal(accounts, want[:1]) || !slices.Equal(subjects, want) {
 			t.Errorf("%s: service accounts in %q, subjects in %q, want %q", try.shipped, accounts, subjects, want)
 		}
 	}

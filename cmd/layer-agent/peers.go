@@ -23,7 +23,7 @@ import (
 // peersOptions are the flags of what passes layers between nodes.
 type peersOptions struct {
 	kubeconfig, token, handover string
-	folder, socket, ip          string
+	folder, socket, ip, zone    string
 	port, bytes                 int
 	address                     string
 }
@@ -43,6 +43,7 @@ func newPeersCommand() *cobra.Command {
 	f.StringVar(&o.folder, "folder", "/var/lib/containers/storage/layer-peers", "folder in which CRI-O keeps layers")
 	f.StringVar(&o.socket, "socket", "/run/containers/storage/layer-peers/agent.sock", "socket that CRI-O asks")
 	f.StringVar(&o.ip, "ip", "", "IP address at which other nodes reach this one")
+	f.StringVar(&o.zone, "zone", "", "zone of this node, of which other nodes are asked first")
 	f.IntVar(&o.port, "port", 9451, "port that serves other nodes")
 	f.IntVar(&o.bytes, "bytes-per-second", 64<<20, "bytes a second that are sent to other nodes, at most")
 	f.StringVar(&o.address, "bind-address", ":9452", "address that serves /metrics, /livez and /readyz")
@@ -82,7 +83,11 @@ func (o *peersOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	index := peers.NewIndex(node.Name)
+	events, err := peers.NewEvents(config, node.Name)
+	if err != nil {
+		return err
+	}
+	index := peers.NewIndex(node.Name, o.zone)
 	server, err := peers.NewServer(identity, index, o.folder, o.bytes, metrics)
 	if err != nil {
 		return fmt.Errorf("--folder=%s: %w", o.folder, err)
@@ -105,11 +110,11 @@ func (o *peersOptions) run(ctx context.Context) error {
 		all, ctx := errgroup.WithContext(ctx)
 		all.Go(func() error { return index.Run(ctx, config) })
 		all.Go(func() error { return server.Serve(ctx, public) })
-		all.Go(func() error { return peers.NewAsker(identity, index, metrics).ServeLocal(ctx, local) })
+		all.Go(func() error { return peers.NewAsker(identity, index, metrics, events).ServeLocal(ctx, local) })
 		all.Go(func() error {
 			out, address := handover.NewWriter(o.handover), net.JoinHostPort(net.ParseIP(o.ip).String(), port)
 			identity.Run(ctx, func(keys []string) error {
-				err := out.WritePeer(&v1alpha1.NodePeer{Address: address, Keys: keys})
+				err := out.WritePeer(&v1alpha1.NodePeer{Address: address, Keys: keys, Zone: o.zone})
 				if err != nil {
 					klog.FromContext(ctx).Error(err, "Other nodes do not learn the key of this one; trying again")
 				}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -25,11 +24,10 @@ const (
 	// smallBytes is up to which size layers are read from the registry, as NodeLayers do not list them.
 	smallBytes = 1 << 20
 
-	// answerTime is for how long the agent may think, mostSilence for how long nothing may come, and
-	// leastRate how many bytes a second have to come: a registry may be faster.
-	answerTime  = 4 * time.Second
-	mostSilence = 5 * time.Second
-	leastRate   = 2 << 20
+	// answerTime is for how long the agent may think about which layers neighbours have, idleTime for
+	// how long a connection to it is kept.
+	answerTime = time.Second
+	idleTime   = 5 * time.Second
 )
 
 // Socket returns where layer-agent listens, below the folder that a store has until the node is started
@@ -37,21 +35,17 @@ const (
 func Socket(runRoot string) string { return filepath.Join(runRoot, Folder, "agent.sock") }
 
 // agent is layer-agent of this node.
-type agent struct {
-	client  *http.Client
-	silence time.Duration // for how long nothing may come
-}
+type agent struct{ client *http.Client }
 
 func newAgent(socket string) agent {
 	dialer := &net.Dialer{Timeout: time.Second}
 
-	return agent{silence: mostSilence, client: &http.Client{Transport: &http.Transport{
+	return agent{&http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", socket)
 		},
-		ResponseHeaderTimeout: answerTime,
-		MaxIdleConnsPerHost:   1,
-		IdleConnTimeout:       mostSilence,
+		MaxIdleConnsPerHost: 1,
+		IdleConnTimeout:     idleTime,
 	}}}
 }
 
@@ -65,82 +59,58 @@ func (a agent) held(ctx context.Context, layers []types.BlobInfo) (map[digest.Di
 		fmt.Fprintln(&question, layer.Digest)
 	}
 
-	answer, err := a.post(ctx, "/held", strings.NewReader(question.String()))
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-
 	held := map[digest.Digest]bool{}
 
-	lines := bufio.NewScanner(io.LimitReader(answer.Body, int64(question.Len())))
-	for lines.Scan() {
-		held[digest.Digest(lines.Text())] = true
-	}
+	err := a.post(ctx, "/held", strings.NewReader(question.String()), func(answer io.Reader) error {
+		lines := bufio.NewScanner(io.LimitReader(answer, int64(question.Len())))
+		for lines.Scan() {
+			held[digest.Digest(lines.Text())] = true
+		}
 
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("answer of layer-agent: %w", err)
-	}
+		return lines.Err() //nolint:wrapcheck // The caller does.
+	})
 
-	return held, nil
+	return held, err
 }
 
-// fetch writes what a neighbour sends as that layer, of which head is known.
-func (a agent) fetch(ctx context.Context, layer types.BlobInfo, head []byte, to io.Writer) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+// fetch writes what a neighbour sends as that layer, of which head is known. All that come shall
+// have so many bytes a second.
+func (a agent) fetch(ctx context.Context, layer types.BlobInfo, head []byte, rate int64, to io.Writer) error {
+	path := fmt.Sprintf("/layers/%s?size=%d&rate=%d", layer.Digest, layer.Size, rate)
 
-	late := time.AfterFunc(a.silence+time.Duration(layer.Size/leastRate)*time.Second, func() { cancel(errors.New("it was too slow")) })
-	defer late.Stop()
+	return a.post(ctx, path, bytes.NewReader(head), func(answer io.Reader) error {
+		sent, err := io.Copy(to, io.LimitReader(answer, layer.Size+1))
 
-	answer, err := a.post(ctx, fmt.Sprintf("/layers/%s?size=%d", layer.Digest, layer.Size), bytes.NewReader(head))
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
+		switch {
+		case err != nil:
+			return fmt.Errorf("after %d bytes: %w", sent, err)
+		case sent != layer.Size:
+			return fmt.Errorf("%d bytes or more came instead of %d", sent, layer.Size)
+		}
 
-	alarm := time.AfterFunc(a.silence, func() { cancel(fmt.Errorf("nothing came for %s", a.silence)) })
-	defer alarm.Stop()
-
-	sent, err := io.Copy(to, io.LimitReader(readerFunc(func(p []byte) (int, error) {
-		n, err := answer.Body.Read(p)
-		alarm.Reset(a.silence)
-
-		return n, err //nolint:wrapcheck // io.EOF is one
-	}), layer.Size+1))
-
-	switch {
-	case context.Cause(ctx) != nil:
-		return context.Cause(ctx) //nolint:wrapcheck // Our own, or the caller's.
-	case err != nil:
-		return fmt.Errorf("after %d bytes: %w", sent, err)
-	case sent != layer.Size:
-		return fmt.Errorf("%d bytes or more came instead of %d", sent, layer.Size)
-	}
-
-	return nil
+		return nil
+	})
 }
 
-func (a agent) post(ctx context.Context, path string, body io.Reader) (*http.Response, error) {
+func (a agent) post(ctx context.Context, path string, body io.Reader, read func(io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://layer-agent"+path, body)
 	if err != nil {
-		return nil, fmt.Errorf("question to layer-agent: %w", err)
+		return fmt.Errorf("question to layer-agent: %w", err)
 	}
 
 	answer, err := a.client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("layer-agent: %w", err)
+		return fmt.Errorf("layer-agent: %w", err)
 	}
+	defer answer.Body.Close()
 
 	if answer.StatusCode != http.StatusOK {
-		answer.Body.Close()
-
-		return nil, fmt.Errorf("layer-agent answers %s", answer.Status)
+		return fmt.Errorf("layer-agent answers %s", answer.Status)
 	}
 
-	return answer, nil
+	if err := read(answer.Body); err != nil {
+		return fmt.Errorf("answer of layer-agent: %w", err)
+	}
+
+	return nil
 }
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

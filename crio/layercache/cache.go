@@ -52,6 +52,8 @@ type Cache struct {
 
 	lock   sync.Mutex // held by who adds or removes layers
 	failed atomic.Bool
+
+	rates rates
 }
 
 type unchecked struct {
@@ -130,9 +132,17 @@ func open(folder string) (*Cache, error) {
 	return c, nil
 }
 
-// Keep keeps a file that a pull downloaded. It is checked later, as pulls do not wait for that.
+// Keep keeps a file that a pull downloaded from a registry.
 func (c *Cache) Keep(file *os.File, layer digest.Digest) {
-	if c == nil || !canKeep(layer) || c.has(layer) {
+	if c != nil {
+		c.rates.see(file)
+		c.keep(file, layer)
+	}
+}
+
+// keep keeps a file. It is checked later, as pulls do not wait for that.
+func (c *Cache) keep(file *os.File, layer digest.Digest) {
+	if !canKeep(layer) || c.has(layer) {
 		return
 	}
 

@@ -44,17 +44,21 @@ type Store struct {
 
 // Taker takes layers from neighbours.
 type Taker struct {
+	pace  *pace
 	cache *Cache
 	agent agent
 }
 
 // NewTaker returns one that asks the agent at a socket.
-func NewTaker(cache *Cache, socket string) *Taker { return &Taker{cache, newAgent(socket)} }
+func NewTaker(cache *Cache, socket string) *Taker {
+	return &Taker{&pace{patience: patience}, cache, newAgent(socket)}
+}
 
 // taking is what goes on for one pull.
 type taking struct {
 	*Taker
 
+	rate    int64 // that neighbours have to have
 	source  types.ImageSource
 	store   Store
 	observe func(*types.ProgressProperties)
@@ -68,11 +72,17 @@ type got struct {
 }
 
 // Take puts those layers of an image into the store that neighbours have, from the bottom up, until one
-// is missing. The policy must allow the image of source. It has no error: what is not there, the copy
-// downloads. observe gets what a copy would report of these layers.
+// is missing, once it is known how fast registries are. The policy must allow the image of source. It has
+// no error: what is not there, the copy downloads. observe gets what a copy would report of these layers.
 func (t *Taker) Take(ctx context.Context, source types.ImageSource, layers []types.BlobInfo, store Store, observe func(*types.ProgressProperties)) {
 	began := time.Now()
-	taking := taking{t, source, store, observe}
+
+	rate := t.cache.rates.rate()
+	if rate == 0 {
+		return // The registry may be faster.
+	}
+
+	taking := taking{t, rate - rate/20, source, store, observe} // as fast on the same link
 
 	parent, layers := taking.above(layers)
 	if layers = taking.wanted(ctx, layers); len(layers) == 0 {
@@ -158,7 +168,14 @@ func (t taking) wanted(ctx context.Context, layers []types.BlobInfo) []types.Blo
 
 // all takes the layers, some at a time, and puts one after the other on parent.
 func (t taking) all(ctx context.Context, parent string, layers []types.BlobInfo) (sum int64, err error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	t.pace.begin(t.rate, time.Now())
+	defer t.pace.end()
+
+	go t.pace.watch(ctx, cancel)
+
 	places := make(chan struct{}, together)
 	coming := make([]chan got, len(layers))
 
@@ -189,13 +206,11 @@ func (t taking) all(ctx context.Context, parent string, layers []types.BlobInfo)
 		}
 
 		if err != nil {
-			cancel() // the others end soon, and leave nothing
+			cancel(nil) // the others end soon, and leave nothing
 		}
 
 		t.cache.remove(layerGot.path)
 	}
-
-	cancel()
 
 	return sum, err
 }
@@ -213,14 +228,14 @@ func (t taking) put(parent string, layer types.BlobInfo, g got) (id string, err 
 		return "", fmt.Errorf("layer %s: %w", layer.Digest, err)
 	}
 
-	t.cache.Keep(file, layer.Digest)
+	t.cache.keep(file, layer.Digest)
 
 	return id, nil
 }
 
 // get gets a layer. Its file is the caller's.
 func (t taking) get(ctx context.Context, layer types.BlobInfo) (g got) {
-	if g.err = ctx.Err(); g.err != nil {
+	if g.err = context.Cause(ctx); g.err != nil {
 		return g
 	}
 
@@ -237,6 +252,10 @@ func (t taking) get(ctx context.Context, layer types.BlobInfo) (g got) {
 	g.path = file.Name()
 
 	if err := t.download(ctx, layer, file); err != nil {
+		if errors.Is(context.Cause(ctx), errBehind) {
+			err = errBehind
+		}
+
 		g.err = fmt.Errorf("layer %s: %w", layer.Digest, err)
 
 		return g
@@ -272,7 +291,9 @@ func (t taking) download(ctx context.Context, layer types.BlobInfo, file *os.Fil
 	if int64(len(head)) == layer.Size {
 		_, err = to.Write(head)
 	} else {
-		err = t.agent.fetch(ctx, layer, head, to)
+		t.pace.coming.Add(1)
+		err = t.agent.fetch(ctx, layer, head, t.rate, io.MultiWriter(to, t.pace))
+		t.pace.coming.Add(-1)
 	}
 
 	if err != nil {
@@ -353,3 +374,7 @@ func layerID(parent string, diffID digest.Digest) string {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

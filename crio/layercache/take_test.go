@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -61,6 +62,7 @@ type image struct {
 	refused digest.Digest           // by the registry
 	held    []digest.Digest         // by neighbours
 	asked   []digest.Digest         // of the agent
+	rate    string                  // that it is asked for
 	// send, if it is not nil, is what the agent does instead.
 	send func(http.ResponseWriter, testLayer)
 
@@ -68,6 +70,8 @@ type image struct {
 	putErr error
 	events map[digest.Digest][]types.ProgressEvent
 }
+
+var aDownload = download{time.Unix(0, 0), time.Unix(1, 0), 30 * mib}
 
 // newImage returns an image of which neighbours hold all large layers.
 func newImage(t *testing.T, sizes ...int) *image {
@@ -104,7 +108,9 @@ func newImage(t *testing.T, sizes ...int) *image {
 
 	go server.Serve(listener)
 
+	i.cache.rates.add(aDownload)
 	i.taker = NewTaker(i.cache, socket)
+	i.taker.pace.patience = time.Hour // a machine may be slow
 
 	return i
 }
@@ -131,6 +137,7 @@ func (i *image) handler(t *testing.T) http.Handler {
 
 		i.lock.Lock()
 		i.asked = append(i.asked, layer.Digest)
+		i.rate = r.FormValue("rate")
 		i.lock.Unlock()
 
 		head, err := io.ReadAll(r.Body)
@@ -295,6 +302,10 @@ func TestTake(t *testing.T) {
 		}
 	}
 
+	if rate, err := strconv.Atoi(i.rate); err != nil || rate < 28*mib || rate >= 30*mib {
+		t.Errorf("in at least %s bytes a second, want 30 MiB, or a bit less", i.rate)
+	}
+
 	slices.Sort(i.asked)
 
 	if want := []digest.Digest{i.layers[0].Digest, i.layers[2].Digest, i.layers[4].Digest}; !slices.Equal(i.asked, sorted(want)) {
@@ -379,12 +390,21 @@ func TestFaults(t *testing.T) {
 		}), want: 1},
 		"more":            {set: only(1, func(w http.ResponseWriter, l testLayer) { w.Write(append(bytes.Clone(l.content), 0)) }), want: 1},
 		"nobody sends it": {set: only(1, func(w http.ResponseWriter, _ testLayer) { w.WriteHeader(http.StatusNotFound) }), want: 1},
-		"silence": {set: func(i *image) {
-			i.taker.agent.silence = 10 * time.Millisecond
+		"stalled": {set: func(i *image) {
+			i.taker.pace.patience = 10 * time.Millisecond
 			only(0, func(w http.ResponseWriter, l testLayer) {
 				w.Write(l.content[:l.Size/2])
 				w.(http.Flusher).Flush()
-				time.Sleep(200 * time.Millisecond)
+				<-t.Context().Done()
+			})(i)
+		}},
+		"1 kB/s": {set: func(i *image) {
+			i.taker.pace.patience = 10 * time.Millisecond
+			only(0, func(w http.ResponseWriter, l testLayer) {
+				for err := error(nil); err == nil; time.Sleep(10 * time.Millisecond) {
+					_, err = w.Write(l.content[:10])
+					w.(http.Flusher).Flush()
+				}
 			})(i)
 		}},
 		"the registry refuses": {set: func(i *image) { i.refused = i.layers[1].Digest }, want: 1},
@@ -395,13 +415,15 @@ func TestFaults(t *testing.T) {
 			i.layers[1] = testLayer{types.BlobInfo{Digest: digest.FromBytes(content), Size: int64(len(content))}, content, digest.FromBytes(content)}
 			i.held[1] = i.layers[1].Digest
 		}, want: 1},
-		"nobody holds the middle one": {set: func(i *image) { i.held[1] = "" }, want: 1},
-		"nobody holds any":            {set: func(i *image) { i.held = nil }, quiet: true},
-		"no agent":                    {set: func(i *image) { i.taker = NewTaker(i.cache, "/nowhere") }, quiet: true},
-		"the disk is full":            {set: func(i *image) { i.cache.allowed = func(int64) (int64, error) { return mib, nil } }, quiet: true},
+		"nobody holds the middle one":       {set: func(i *image) { i.held[1] = "" }, want: 1},
+		"nobody holds any":                  {set: func(i *image) { i.held = nil }, quiet: true},
+		"no agent":                          {set: func(i *image) { i.taker = NewTaker(i.cache, "/nowhere") }, quiet: true},
+		"no layer came from a registry yet": {set: func(i *image) { i.cache.rates.last = nil }, quiet: true},
+		"the disk is full":                  {set: func(i *image) { i.cache.allowed = func(int64) (int64, error) { return mib, nil } }, quiet: true},
 		"the folder is deleted": {set: func(i *image) {
 			os.RemoveAll(i.cache.folder)
 			i.taker.cache = &Cache{folder: "/nowhere", allowed: i.cache.allowed}
+			i.taker.cache.rates.add(aDownload)
 			os.Mkdir(i.cache.folder, 0o700)
 		}},
 		"a layer without a size": {set: func(i *image) { i.layers[0].Size = -1 }, quiet: true},
@@ -419,38 +441,6 @@ func TestFaults(t *testing.T) {
 				t.Errorf("%d questions", asked)
 			}
 		})
-	}
-}
-
-// Of a large layer, nothing may come for a while only.
-func TestSilence(t *testing.T) {
-	layer := newLayer(2 * mib)
-	layer.Size = 1 << 40
-	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body)
-		w.Write(layer.content)
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	})
-
-	socket := filepath.Join(t.TempDir(), "s")
-
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
-	t.Cleanup(func() { server.Close() })
-
-	go server.Serve(listener)
-
-	a := newAgent(socket)
-	a.silence = 100 * time.Millisecond
-
-	if err := a.fetch(t.Context(), layer.BlobInfo, nil, io.Discard); err == nil || !strings.Contains(err.Error(), "nothing came") {
-		t.Error(err)
 	}
 }
 

@@ -27,6 +27,8 @@ list() {
                  simulator; root (BURSTS=4, after fewer pods, in six rounds)
   prefetch       start-up of new pods in rolling updates on four slow nodes, after a moved tag and with another
                  template: default profile, LayerLocality, and with layer-prefetcher; root
+  peers          layers from other nodes beside LayerLocality alone: start-up of single pods and of a burst of 50,
+                 bytes from the registry; four nodes, 100 Mbit/s to it, 1 Gbit/s between them; root
   qos            what workloads get of what they were promised, with priorities and with QosAware; 45 minutes,
                  root (SCALE=6, MINUTES=5)
 EOF
@@ -36,7 +38,7 @@ name=${1:-} arguments=() binaries=()
 patched=(patched kube-apiserver)
 case $name in
 crio | node) binaries=(tools stock patched) ;;
-prefetch) binaries=(tools patched) ;;
+prefetch | peers) binaries=(tools patched) ;;
 startup)
   binaries=(tools patched)
   [ -z "${BURSTS:-}" ] || arguments=(--bursts "$BURSTS" --pods 24 --rounds 6)

@@ -50,6 +50,9 @@ type Config struct {
 	// Bandwidth limits what each node can download, in bits per second. 0: no
 	// limit. See ParseBandwidth.
 	Bandwidth uint64 `json:"bandwidth"`
+	// BetweenNodes, if it is not 0, limits what each node can download from other nodes. Bandwidth
+	// limits the rest then, which has to be set.
+	BetweenNodes uint64 `json:"betweenNodes,omitempty"`
 	// RuntimeOnly leaves out the control plane and the kubelets: a registry
 	// and nodes with a container runtime.
 	RuntimeOnly bool `json:"runtimeOnly,omitempty"`
@@ -150,6 +153,9 @@ func (c *Config) complete() error {
 	}
 	if c.Bandwidth != 0 && c.Bandwidth < 8_000 {
 		return fmt.Errorf("a bandwidth of %d bits per second: want at least 8000, or 0 for no limit", c.Bandwidth)
+	}
+	if c.BetweenNodes != 0 && (c.Bandwidth == 0 || c.BetweenNodes < 8_000) {
+		return fmt.Errorf("%d bits per second between nodes, %d from elsewhere: want at least 8000 of both, or 0 of the first", c.BetweenNodes, c.Bandwidth)
 	}
 	if err := c.checkRuntimes(); err != nil {
 		return err

@@ -65,6 +65,7 @@ func TestConfigRefuses(t *testing.T) {
 		"no nodes, and some":   {Config{ControlPlaneOnly: true, Nodes: 1}, "with 1 nodes"},
 		"only what is left":    {Config{ControlPlaneOnly: true, RuntimeOnly: true}, "or RuntimeOnly"},
 		"bandwidth of a snail": {Config{Bandwidth: 7}, "bandwidth of 7"},
+		"nodes alone slow":     {Config{BetweenNodes: 8_000}, "8000 bits per second between nodes"},
 		"unknown flavour":      {Config{Flavour: "vanilla"}, `flavour "vanilla"`},
 		"component flavour":    {Config{Kubelet: Component{Flavour: "x"}}, `kubelet: flavour "x"`},
 		"unknown runtime":      {Config{ContainerRuntime: "docker"}, `container runtime "docker": want crio, containerd, containerd-1.7 or containerd-2.4`},

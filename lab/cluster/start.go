@@ -310,6 +310,9 @@ func (c *Cluster) addNode(ctx context.Context, i int) error {
 	if c.config.Bandwidth == 0 {
 		return nil
 	}
+	if c.config.BetweenNodes != 0 {
+		return bridge.LimitFrom(node.Name, c.Address(), c.config.Bandwidth, c.config.BetweenNodes)
+	}
 	return node.SetBandwidth(c.config.Bandwidth)
 }
 

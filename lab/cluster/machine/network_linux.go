@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,9 @@ import (
 )
 
 const bridge = "br0"
+
+// burst passes the largest packet that segmentation offload hands over.
+const burst = 256 << 10
 
 // reserved holds address ranges that no real network should use: one of those
 // for examples (RFC 5737) and those for benchmarks (RFC 2544). The other two of
@@ -187,9 +191,7 @@ func (m *Machine) Limit(port string, bitsPerSecond uint64) error {
 			}
 			return err
 		}
-		// A burst of 256 KiB passes the largest packet that segmentation
-		// offload hands over; the queue adds up to 200 ms.
-		const burst = 256 << 10
+		// The queue adds up to 200 ms.
 		rate := bitsPerSecond / 8
 		err = inside.QdiscReplace(&netlink.Tbf{
 			QdiscAttrs: attrs,
@@ -199,6 +201,44 @@ func (m *Machine) Limit(port string, bitsPerSecond uint64) error {
 		})
 		if err != nil {
 			return fmt.Errorf("limit link %s: %w", port, err)
+		}
+		return nil
+	})
+}
+
+// LimitFrom is Limit for what comes from one address, and for what comes from all others, once.
+func (m *Machine) LimitFrom(port string, from netip.Addr, bitsPerSecond, others uint64) error {
+	return m.network(func(inside *netlink.Handle) error {
+		link, err := inside.LinkByName(port)
+		if err != nil {
+			return fmt.Errorf("link %s: %w", port, err)
+		}
+		index, root := link.Attrs().Index, netlink.MakeHandle(2, 0) // that of Limit cannot be replaced
+		both := netlink.NewHtb(netlink.QdiscAttrs{LinkIndex: index, Handle: root, Parent: netlink.HANDLE_ROOT})
+		both.Defcls = 2
+		if err := inside.QdiscReplace(both); err != nil {
+			return fmt.Errorf("limit link %s: %w", port, err)
+		}
+		for i, rate := range []uint64{bitsPerSecond, others} {
+			class := netlink.MakeHandle(2, uint16(i+1)) //nolint:gosec // 1 or 2
+			err := inside.ClassAdd(netlink.NewHtbClass(netlink.ClassAttrs{LinkIndex: index, Parent: root, Handle: class},
+				netlink.HtbClassAttrs{Rate: rate, Ceil: rate, Buffer: burst, Cbuffer: burst}))
+			if err == nil { // bytes count, not packets, which segmentation offload makes large
+				err = inside.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: class}, QdiscType: "bfifo"})
+			}
+			if err != nil {
+				return fmt.Errorf("limit link %s: %w", port, err)
+			}
+		}
+		address := from.As4()
+		source := netlink.TcU32Key{Mask: 1<<32 - 1, Val: binary.BigEndian.Uint32(address[:]), Off: 12}
+		err = inside.FilterAdd(&netlink.U32{
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: root, Priority: 1, Protocol: unix.ETH_P_IP},
+			Sel:         &netlink.TcU32Sel{Flags: netlink.TC_U32_TERMINAL, Nkeys: 1, Keys: []netlink.TcU32Key{source}},
+			ClassId:     netlink.MakeHandle(2, 1),
+		})
+		if err != nil {
+			return fmt.Errorf("limit what link %s gets from %s: %w", port, from, err)
 		}
 		return nil
 	})

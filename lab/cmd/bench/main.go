@@ -28,5 +28,5 @@ func main() {
 // commands returns one command for each benchmark, which is a package of
 // lab/bench.
 func commands() []*cobra.Command {
-	return []*cobra.Command{crioCommand(), nodeCommand(), extenderCommand(), kubectlCommand(), schedulerCommand(), throughputCommand(), resolverCommand(), tenantsCommand(), startupCommand(), prefetchCommand(), qosCommand(), nodeLayersCommand(), agentCommand()}
+	return []*cobra.Command{crioCommand(), nodeCommand(), extenderCommand(), kubectlCommand(), schedulerCommand(), throughputCommand(), resolverCommand(), tenantsCommand(), startupCommand(), prefetchCommand(), peersCommand(), qosCommand(), nodeLayersCommand(), agentCommand()}
 }

@@ -132,7 +132,7 @@ func (x *chaos) start() {
 	})
 	for _, node := range x.c.Nodes() {
 		must(t, node.Kubelet().Stop(ctx))
-		must(t, livetest.SmallStorage(ctx, node, storage))
+		must(t, scenario.SmallStorage(ctx, node, storage))
 		must(t, node.Kubelet().Start(ctx))
 		must(t, x.c.WaitNodeReady(ctx, node.Name))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/layer-locality/layer-locality/internal/testkit"
 	"github.com/layer-locality/layer-locality/lab/cluster"
 	"github.com/layer-locality/layer-locality/lab/cluster/images"
+	"github.com/layer-locality/layer-locality/lab/scenario"
 	"github.com/layer-locality/layer-locality/lab/test/livetest"
 )
 
@@ -77,7 +78,7 @@ func TestCollection(t *testing.T) {
 	nodes := []*cluster.Node{c.Node(stock), c.Node(exclusive)}
 	for _, node := range nodes {
 		must(t, node.Kubelet().Stop(t.Context()))
-		must(t, livetest.SmallStorage(t.Context(), node, disk))
+		must(t, scenario.SmallStorage(t.Context(), node, disk))
 	}
 	names := pushAll(t)
 	before := map[string]int64{}

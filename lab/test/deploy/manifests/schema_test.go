@@ -45,7 +45,7 @@ func holds() *v1alpha1.NodeLayers {
 		Spec: v1alpha1.NodeLayersSpec{
 			Runtime: "containerd 2.3.1", Reuse: v1alpha1.ReuseByDigest, JoinsDownloads: &yes, MinLayerBytes: 1, RenewSeconds: 1, RenewTime: metav1.NewTime(time.Unix(1_700_000_000, 0)),
 			TotalImages: 1, TotalLayers: 1, TotalBytes: 1, Layers: []string{aDigest + " 1"}, Images: []string{"0 " + aDigest + " quay.io/a:1"},
-			Peer: &v1alpha1.NodePeer{Address: "10.1.2.3:9451", Keys: []string{strings.Repeat("a", 64)}},
+			Peer: &v1alpha1.NodePeer{Address: "10.1.2.3:9451", Keys: []string{strings.Repeat("a", 64)}, Zone: "z"},
 		},
 	}
 }

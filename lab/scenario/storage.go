@@ -1,4 +1,4 @@
-package livetest
+package scenario
 
 import (
 	"context"
