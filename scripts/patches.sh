@@ -15,6 +15,7 @@ export GOFLAGS="-trimpath -buildvcs=false"
 
 # Every patch has these parts, in this order (docs/patches.md).
 HEADERS=("What:" "Difference from upstream:" "Why not upstream yet:" "Related:" "Droppable from:")
+AUTHOR="Layer Locality maintainers <maintainers@layerlocality.io>"
 # The maximum number of hand-written changed lines in upstream's files.
 limit() { case $1 in cri-o) echo 24 ;; kubernetes) echo 180 ;; esac }
 
@@ -157,6 +158,7 @@ lint() {
     n=$((n + 1))
     [ "$(basename "$patch" | cut -c1-4)" = "$(printf %04d $n)" ] || [ "$LINE" != "$DEFAULT_LINE" ] || complain "number $n of the series, but its name does not start with $(printf %04d $n)"
     head -n 1 "$patch" | grep -q '^From 0\{40\} ' || complain "made without --zero-commit: run 'make patches P=refresh'"
+    [ "$(sed -n 's/^From: //p' "$patch" | head -n 1)" = "$AUTHOR" ] || complain "its author is not $AUTHOR: git commit --amend --author=\"$AUTHOR\""
     previous=0
     for header in "${HEADERS[@]}"; do
       lines=$(sed '/^diff --git/,$d' "$patch" | grep -n "^$header" | head -n 1 | cut -d: -f1)
