@@ -275,11 +275,11 @@ func (a *Asker) timed(from io.Reader, out *checked, slow func()) io.Reader {
 		n, err := from.Read(b)
 		timer.Stop()
 		passed := time.Since(began)
-		share := float64(out.rate) / float64(max(1, len(a.fetching))) // of each layer that is on its way
-		out.behind = max(0, out.behind+passed-time.Duration(float64(n)/max(share, leastRate)*float64(time.Second)))
+		share := float64(max(out.rate, leastRate)) / float64(max(1, len(a.fetching))) // of each layer that is on its way
+		out.behind = max(0, out.behind+passed-time.Duration(float64(n)/share*float64(time.Second)))
 		waited += passed
 		// Half, as some may be slow while others are fast.
-		if came += int64(n); float64(came) >= max(share/2, leastRate)*a.window.Seconds() {
+		if came += int64(n); float64(came) >= share/2*a.window.Seconds() {
 			waited, came = 0, 0
 		}
 		return n, err

@@ -29,10 +29,10 @@
 //     throws away what it got of the others, three of each pull at most: if peers fail late, these layers
 //     take twice as long as from the registry, and no other ones. A peer that is slow or stalls in the first
 //     MiB is left for the next one within a second and a half.
-//   - One peer sends a layer: if it ends after its first MiB, the registry sends all of that layer. So who
-//     sent something else is known. It is not asked for an hour, in a result of requests to peers, which
-//     have no names as anybody may read them, and in an event on its Node. One that ended, or became slow,
-//     after its first MiB, or was half a second behind its part of that rate when CRI-O gave up, is left
-//     alone for five minutes, one that failed before for seconds, and longer each time. So a hostile node delays a pull by as long as the registry takes for three layers at
-//     most, and no more than one in five minutes.
+//   - One peer sends a layer. If it fails after its first MiB, the registry sends all of that layer, so it is
+//     clear who sent something else. That peer is not asked for an hour: a metric counts it without its name,
+//     as anybody may read metrics, and an event names its Node. A peer is not asked for five minutes if it
+//     failed or became slow after its first MiB, or if it was half a second behind its part of that rate when
+//     CRI-O gave up; if it failed before, for seconds, and longer each time. So a hostile node costs each pull
+//     that it serves at that moment three layers at most, and no later one for five minutes.
 package peers

@@ -54,7 +54,7 @@ type NodePeer struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{64}$`
 	Keys []string `json:"keys"`
-	// Zone is that of the node, its label topology.kubernetes.io/zone. Missing if it has none.
+	// Zone is that of the node, its label topology.kubernetes.io/zone. Missing if it has none, and before Kubernetes 1.35.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[0-9A-Za-z]([0-9A-Za-z_.-]*[0-9A-Za-z])?$`

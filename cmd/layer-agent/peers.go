@@ -43,7 +43,7 @@ func newPeersCommand() *cobra.Command {
 	f.StringVar(&o.folder, "folder", "/var/lib/containers/storage/layer-peers", "folder in which CRI-O keeps layers")
 	f.StringVar(&o.socket, "socket", "/run/containers/storage/layer-peers/agent.sock", "socket that CRI-O asks")
 	f.StringVar(&o.ip, "ip", "", "IP address at which other nodes reach this one")
-	f.StringVar(&o.zone, "zone", "", "zone of this node, of which other nodes are asked first")
+	f.StringVar(&o.zone, "zone", "", "zone of this node; nodes of that zone are asked first")
 	f.IntVar(&o.port, "port", 9451, "port that serves other nodes")
 	f.IntVar(&o.bytes, "bytes-per-second", 64<<20, "bytes a second that are sent to other nodes, at most")
 	f.StringVar(&o.address, "bind-address", ":9452", "address that serves /metrics, /livez and /readyz")

@@ -93,7 +93,9 @@ func Remove(root string) error {
 
 	for _, entry := range entries { // not the folder: layer-agent may have it mounted
 		if strings.HasPrefix(entry.Name(), temporary) || canKeep(digest.NewDigestFromEncoded(digest.SHA256, entry.Name())) {
-			err = errors.Join(err, os.Remove(filepath.Join(folder, entry.Name())))
+			if gone := os.Remove(filepath.Join(folder, entry.Name())); !errors.Is(gone, fs.ErrNotExist) {
+				err = errors.Join(err, gone)
+			}
 		}
 	}
 

@@ -16,8 +16,8 @@
 //     registries, by its last 16 downloads: bytes, and the time from when their files were made until they
 //     were last written. Until there is one, since CRI-O started, pulls ask no neighbours. At least, 2 MiB a
 //     second count. Pulls that are behind go on without neighbours. Each keeps the layers that came whole,
-//     and throws away the others, three at most. The agent leaves a neighbour that has half of its part of
-//     that rate.
+//     and throws away the others, three at most. The agent leaves a neighbour that sends less than half
+//     of its part of that rate.
 //   - Trusted: nobody. Size and SHA-256 are those of the manifest, or the file is thrown away; the
 //     diffID is computed from the bytes. Whatever goes wrong, the copy downloads what is missing, as if
 //     there were no neighbours.
