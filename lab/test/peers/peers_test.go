@@ -22,10 +22,11 @@ const (
 	root   = "../../.."
 	within = 90 * time.Second
 
-	// On a link as users have it: who reads the head of a layer and hangs up gets what is on its way, too.
-	bandwidth = 100_000_000
+	// On a link as users have it: who reads the head of a layer and hangs up gets what is on its way, too. The registry's
+	// is that of a thin one, so that neighbours are faster, also on a machine that does much else.
+	bandwidth, between = 20_000_000, 1_000_000_000
 
-	bytes = 20_000_000
+	bytes = 10_000_000
 	// around is for heads, manifests, configurations, and the program in each image, a layer too small to be listed.
 	around = 4_000_000
 )
@@ -38,7 +39,7 @@ var (
 
 func TestMain(m *testing.M) {
 	config := cluster.Config{
-		Name: "peers", Nodes: 3, Flavour: cluster.Patched, Bandwidth: bandwidth, PerNode: scenario.WithPeers,
+		Name: "peers", Nodes: 3, Flavour: cluster.Patched, Bandwidth: bandwidth, BetweenNodes: between, PerNode: scenario.WithPeers,
 	}
 	os.Exit(livetest.Main(m, config, func(started *cluster.Cluster) {
 		c = started

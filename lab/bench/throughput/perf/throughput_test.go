@@ -127,7 +127,7 @@ func BenchmarkPerfScheduling(b *testing.B) {
 	if *extender != "" {
 		options = append(options, perf.WithPrepareFn(func(tCtx ktesting.TContext) error { return startExtender(tCtx, *initialPods+*pods) }))
 	}
-	file := ""
+	var file string
 	if strings.Contains(*workload, "/") {
 		file = upstreamCase(b)
 	} else {
