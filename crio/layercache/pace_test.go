@@ -130,7 +130,7 @@ func TestRates(t *testing.T) {
 
 // A download took as long as its file was written.
 func TestSee(t *testing.T) {
-	const size, want = 36000 * mib, 10 * mib
+	const size, want = 3600 * mib, 10 * mib
 
 	path := filepath.Join(t.TempDir(), "1")
 	before := time.Now()
@@ -142,10 +142,10 @@ func TestSee(t *testing.T) {
 	defer file.Close()
 
 	if err := file.Truncate(size); err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 
-	if err := os.Chtimes(path, before, before.Add(time.Hour)); err != nil {
+	if err := os.Chtimes(path, before, before.Add(6*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 
